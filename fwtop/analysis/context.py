@@ -88,6 +88,7 @@ class Finding(Struct, frozen=True):
     traits: Trait = Trait.NONE
     exhausts: tuple[Room, ...] = ()  # what it takes of the host
     otherwise: Harm = Harm.UNUSUAL  # its class if it exhausts nothing
+    bearable: bool = False  # ordinary programs send such: only near its end a resource is exhausted
     asked: float = 0.0  # packets a second that ask for something, without what belongs to them
     connections: float = 0.0  # that it keeps open
 

@@ -6,6 +6,7 @@ its speed is configured. What isn't measured, and everything in a capture, is co
 one core that takes 100,000 packets a second through a firewall, 100 Mb/s, 1,024 half-open connections
 (tcp_max_syn_backlog), 256 workers (Apache's MaxRequestWorkers). The rates of a capture are what was kept of
 it: a sampled one, or one whose packets prove by their contents what they are, tells of an attack at any rate.
+What few programs send in long flows exhausts nothing before a resource is near its end, or packets are lost.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ import math
 
 from msgspec import Struct
 
-from fwtop.model.traffic.counters import ConntrackSample, Counters
+from fwtop.model.traffic.counters import ConntrackSample, Counters, lacks_room
 from fwtop.model.traffic.packets import ListenQueue
-from fwtop.model.traffic.severity import Harm, Resource, Severity
+from fwtop.model.traffic.severity import NEAR, Harm, Resource, Severity
 
 _NOTICED, _TENTH = 0.01, 0.1  # of a resource: who takes less exhausts nothing; abuse must take more
-_NIC_LOSS = 0.02  # of the arriving packets: the core doesn't fetch them in time
+_LOST = 0.02  # of the arriving packets: as where the core doesn't fetch them from the NIC in time
 _CAUSE = 0.1  # of the packets, from which an attack is why the NIC loses some
 _MOST = 0.5  # of the new entries, from which an attack is why a table fills
 _FULL = 0.8  # of the table, from which lost entries are its own loss
@@ -58,6 +59,7 @@ class Load(Struct, frozen=True):
     connections: float = 0.0  # that it keeps open
     share: float = 1.0  # of all arriving packets
     reaching: float = 1.0  # share of its packets that nothing drops
+    bearable: bool = False  # of few programs or people: it exhausts only what it brings near its end
     least: bool = False  # it sends more than this: a capture was thinned, or is all that shows of it
     half: float = math.inf  # seconds that hold the middle half of its packets
     window: float = 1.0  # seconds that the rates are means of
@@ -69,6 +71,7 @@ class Surroundings(Struct, frozen=True):
     link_bps: float | None = None
     softirq: float | None = None  # share of CPU time
     losing: bool = False  # the NIC loses packets
+    lacking: bool = False  # packets are lost because something is full: the NIC, a socket, a table
     table: ConntrackSample | None = None
     queue: ListenQueue | None = None  # of the attacked port
     overflows: bool = False  # handshakes are lost because a listen queue is full
@@ -76,14 +79,20 @@ class Surroundings(Struct, frozen=True):
     @staticmethod
     def of(counters: Counters, link_bps: float | None = None) -> Surroundings:
         """Return what the counters of a live window tell."""
-        losing = lost_in_nic(counters) > 0
-        return Surroundings(link_bps, counters.softirq_share, losing, counters.conntrack)
+        lost = sum(drop.packets for drop in counters.drops if lacks_room(drop.layer, drop.reason))
+        return Surroundings(
+            link_bps,
+            counters.softirq_share,
+            losing=lost_in_nic(counters) > 0,
+            lacking=lost > _LOST * max(1, counters.arrived_packets),
+            table=counters.conntrack,
+        )
 
 
 def lost_in_nic(counters: Counters) -> int:
     """Return how many packets the NIC lost, 0 if so few that neither link nor core is saturated."""
     lost = sum(drop.packets for drop in counters.drops if drop.layer == "nic")
-    return lost if lost > _NIC_LOSS * max(1, counters.arrived_packets) else 0
+    return lost if lost > _LOST * max(1, counters.arrived_packets) else 0
 
 
 def severity_of(rooms: tuple[Room, ...], otherwise: Harm, load: Load, around: Surroundings) -> Severity:
@@ -97,7 +106,8 @@ def severity_of(rooms: tuple[Room, ...], otherwise: Harm, load: Load, around: Su
     if not levels:
         return Severity(Harm.ATTACK if load.least else otherwise)
     sent = max(level.sent for level in levels)
-    if not load.least and sent < (_TENTH if otherwise is Harm.ABUSE else _NOTICED):
+    least = _TENTH if otherwise is Harm.ABUSE else _NOTICED
+    if not load.least and sent < (NEAR if load.bearable and not around.lacking else least):
         return Severity(otherwise)
     worst = max(levels, key=lambda level: (level.now, level.sent))
     nearness = worst.now if worst.measured or sent >= _NOTICED else None

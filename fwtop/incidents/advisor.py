@@ -334,6 +334,7 @@ def _severity(
         finding.connections,
         incident.share,
         incident.reaching_share,
+        bearable=finding.bearable,
         half=float(np.ptp(np.quantile(time, (0.25, 0.75)))) / 1e9 if live and len(time) else math.inf,
         window=context.traffic.seconds,
         least=is_proven and not live,

@@ -28,12 +28,15 @@ def found(
     return {one.kind: context.traffic.share(one.rows) for one in find_attacks(context)}
 
 
-def resets(rng: Random, targets: list[bytes], count: int, *, to: int, seq: int | None = 0) -> list[Frame]:
+def resets(
+    rng: Random, targets: list[bytes], count: int, *, to: int | None, seq: int | None = 0
+) -> list[Frame]:
     frames = []
     for i in range(count):
         target = targets[i % len(targets)]
         number = rng.getrandbits(32) if seq is None else seq
-        body = tcp(rng.randrange(1, 65536), to, 20, seq=number, ack=rng.getrandbits(32), window=0)
+        mine = to if to is not None else rng.randrange(32_768, 61_000)
+        body = tcp(rng.randrange(1, 65536), mine, 20, seq=number, ack=rng.getrandbits(32), window=0)
         frames.append((3 * i / count, ethernet(ip(target, HOST, 6, body, ttl=64 - target[3] % 20))))
     return frames
 
@@ -50,6 +53,15 @@ def test_answers_to_a_scan_that_this_host_makes_are_no_attack(targets: int) -> N
     assert found(frames, 3.0) == {}
     assert found(frames, 3.0, one_in=10) == {}
     assert judge(frames, seconds=3.0) == {}
+
+
+@pytest.mark.parametrize(("targets", "kinds"), [(3, set()), (200, {"rst_flood"})])
+def test_refusals_of_the_few_hosts_to_which_this_host_tries_to_connect_are_no_attack(
+    targets: int, kinds: set[str]
+) -> None:
+    """nmap -sT asks each port from a port of its own."""
+    rng = Random(1)
+    assert set(judge(resets(rng, hosts(rng, targets), 30_000, to=None), seconds=3.0)) == kinds
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from analysis_factory import make_batch, make_frames, make_tables, make_window
+from analysis_factory import ethernet, ip, make_batch, make_frames, make_tables, make_window, udp
 from analysis_flows import HOST, connection, hosts, judge, segment
 from msgspec.structs import replace
 from stored_samples import START, attack, snapshot
@@ -39,6 +39,10 @@ UDP flood                        | 900 pps 700,000 bps share 0.01 | nic loses   
 UDP flood                        | 9,000 pps                      | table 200,000/262,144      | attack: connection table 76 %
 UDP flood                        | 9,000 pps                      | table 262,144/262,144 lost | attack: connection table 100 %
 UDP flood                        | 2,000 pps                      | table 200,000/262,144      | attack: 2 % of a modest host's softirq
+UDP flood                        | 20,000 pps 40,000,000 bps bearable |                       | unusual: exhausts nothing
+UDP flood                        | 60,000 pps 40,000,000 bps bearable |                       | attack: 60 % of a modest host's softirq
+UDP flood                        | 9,000 pps bearable             | softirq 0.7                | attack: softirq 70 %
+UDP flood                        | 9,000 pps bearable             | socket full                | attack: 9 % of a modest host's softirq
 surge far above normal           | 0 pps                          |                            | unusual: exhausts nothing
 SYN flood                        | 4 pps                          |                            | attack: 25 % of a modest host's SYN backlog
 SYN flood                        | 9,000 pps reaching 0           |                            | attack: 9 % of a modest host's softirq
@@ -73,7 +77,7 @@ def _load(words: str) -> Load:
     }
     found |= {name: float(n) for name, n in re.findall(r"(share|reaching) ([\d.]+)", words)}
     found["asked"] = found["pps"]
-    return Load(**found, least="at least" in words)
+    return Load(**found, least="at least" in words, bearable="bearable" in words)
 
 
 def _around(words: str) -> Surroundings:
@@ -87,6 +91,8 @@ def _around(words: str) -> Surroundings:
         counters = replace(counters, softirq_share=float(value))
     elif name == "nic":
         counters = replace(counters, drops=(DropCount("nic", "rx_missed", 500),))
+    elif name == "socket":
+        counters = replace(counters, drops=(DropCount("socket", "SOCKET_RCVBUFF", 500),))
     elif name == "table":
         count, most = (int(_number(part)) for part in value.split()[0].split("/"))
         lost = 50 * ("lost" in value)
@@ -128,6 +134,31 @@ def test_thirty_packets_a_second_are_unusual_and_as_many_thousand_an_attack() ->
     assert (fast["ack_flood"].severity.harm, fast["ack_flood"].severity.exhausts) == (
         Harm.ATTACK, Resource.SOFTIRQ,
     )  # fmt: skip
+
+
+def _stream(rng: Random, sources: int, each: int, ports: int = 1) -> list[tuple[float, bytes]]:
+    """Datagrams of one length and random contents, so many a second of each source for four seconds."""
+    frames = []
+    for source in hosts(rng, sources):
+        for k in range(4 * each):
+            body = udp(40_000 + rng.randrange(ports), 7_777, rng.randbytes(160))
+            frames.append((k / each, ethernet(ip(source, HOST, 17, body, ttl=60))))
+    return frames
+
+
+@pytest.mark.parametrize(
+    ("frames", "harm"),
+    [
+        pytest.param(_stream(Random(4), 1, 1_500), Harm.UNUSUAL, id="telemetry of a format of its own"),
+        pytest.param(_stream(Random(4), 3, 3_000), Harm.UNUSUAL, id="three of them"),
+        pytest.param(_stream(Random(4), 1, 3_000, 8_000), Harm.ATTACK, id="each from another port"),
+        pytest.param(_stream(Random(4), 40, 200), Harm.ATTACK, id="forty sources"),
+    ],
+)
+def test_what_few_programs_send_one_way_is_unusual_until_something_is_near_its_end(
+    frames: list[tuple[float, bytes]], harm: Harm
+) -> None:
+    assert {kind: one.severity.harm for kind, one in judge(frames).items()} == {"udp_flood": harm}
 
 
 @pytest.mark.parametrize(("seconds", "harm"), [(20.0, Harm.UNUSUAL), (0.02, Harm.ATTACK)])

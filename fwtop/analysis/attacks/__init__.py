@@ -14,8 +14,9 @@ How to read an entry, such as `Hypothesis("IGMP flood", igmp_packets, 0.0, kind=
 - With a `kind` it is an attack: `title` and `lead` are what the screen says of it, `details` what parsers
   add, `match` and `rows` which packets it takes, `stopped_by` what helps, `traits` what the rest of the
   judgement has to know; `exhausts` the resources that it takes, with what a modest host has of each, and
-  `otherwise` its class if it exhausts nothing (`analysis/severity.py`); with `joins`, several groups of
-  its cut are one attack. Without a kind it is something ordinary that looks like an attack.
+  `otherwise` its class if it exhausts nothing (`analysis/severity.py`), which it does only near a resource's
+  end where `bearable` holds, as of one program's stream; with `joins`, several groups of its cut are one
+  attack. Without a kind it is something ordinary that looks like an attack.
 - `needs`: it is ruled out unless all are met, such as `sources.at_least(8)`, or `echo_replies.yes`.
 - `evidence`: what features add to its log-odds. `same_length.above(0.9, 1.0)` adds 1 above 0.9,
   `empty.if_so(1.5)` 1.5 for a yes; `rate.says(50, -2.0, 500, 0.0)` adds -2 up to 50, nothing from 500 on,

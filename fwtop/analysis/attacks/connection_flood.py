@@ -13,8 +13,8 @@ import numpy as np
 
 from fwtop.analysis.context import AnalysisContext, Trait
 from fwtop.analysis.engine.entries import Group, Hypothesis, Least, Proof, cut, feature, noted
-from fwtop.analysis.measures.general import ENOUGH, pace, sources, spoofed, to_port
-from fwtop.analysis.measures.tcp import BY_FEW, FEW, flows_of
+from fwtop.analysis.measures.general import ENOUGH, FEW, pace, sources, spoofed, to_port
+from fwtop.analysis.measures.tcp import BY_FEW, flows_of
 from fwtop.analysis.parsers import http
 from fwtop.analysis.severity import ACCEPT, TABLE, WORKERS
 from fwtop.analysis.window.tcp_view import ACK, SYN

@@ -14,7 +14,7 @@ import numpy as np
 
 from fwtop.analysis.context import AnalysisContext, Trait
 from fwtop.analysis.engine.entries import Group, Hypothesis, Least, Proof, cut, feature, matching, noted
-from fwtop.analysis.measures.general import rate, sources, spoofed
+from fwtop.analysis.measures.general import few_long_flows, rate, sources, spoofed
 from fwtop.analysis.parsers import dns
 from fwtop.analysis.parsers.dns import invented, looks_random, random_subdomains, top_name, wire_of
 from fwtop.analysis.parsers.services import dns_query
@@ -329,6 +329,7 @@ _flood = partial(
     of=dns_queries,
     kind="dns_query_flood",
     exhausts=(service(20_000), CORE),  # queries/s that a name server on one core answers
+    bearable=few_long_flows,
     title="DNS query flood",
     details=(query_types,),
     match=matching(protocol=UDP, dport=53),

@@ -9,10 +9,9 @@ import numpy as np
 
 from fwtop.analysis.context import AnalysisContext, Trait, count
 from fwtop.analysis.engine.entries import Group, Hypothesis, Least, Proof, cut, feature, noted
-from fwtop.analysis.measures.general import ENOUGH, sources, to_port
+from fwtop.analysis.measures.general import ENOUGH, FEW, sources, to_port
 from fwtop.analysis.measures.tcp import (
     BY_FEW,
-    FEW,
     LIMIT,
     after_answers,
     busy_at_once,

@@ -16,10 +16,18 @@ import numpy as np
 
 from fwtop.analysis.context import AnalysisContext, Trait
 from fwtop.analysis.engine.entries import CERTAIN, Feature, Group, Hypothesis, Least, Proof, cut, feature
-from fwtop.analysis.measures.general import pace, per_source, rate, samples, sources, threshold_ratio, to_port
+from fwtop.analysis.measures.general import (
+    FEW,
+    pace,
+    per_source,
+    rate,
+    samples,
+    sources,
+    threshold_ratio,
+    to_port,
+)
 from fwtop.analysis.measures.tcp import (
     BY_FEW,
-    FEW,
     LIMIT,
     PARSED,
     even_sources,

@@ -15,6 +15,7 @@ from fwtop.analysis.context import AnalysisContext, Trait
 from fwtop.analysis.engine.entries import CERTAIN, Group, Hypothesis, Least, Proof, cut, feature, measured
 from fwtop.analysis.measures.general import (
     ENOUGH,
+    FEW,
     flow_singles,
     of_protocol,
     rate,
@@ -288,6 +289,11 @@ ENTRIES = (
         "refusals of a scan that this host makes", stray_resets, 0.0,
         needs=(refusals.at_least(0.9), same_port.at_least(0.9)),
         evidence=(rate.says(2_000, 5.0, 20_000, -2.0),),
+    ),
+    Hypothesis(
+        "refusals of a few hosts, to ports of this host's own", stray_resets, 0.0,  # it tries theirs
+        needs=(refusals.at_least(0.9), sources.at_most(FEW)),
+        evidence=(rate.says(20_000, 5.0, 60_000, -2.0),),
     ),
     *(
         explanation

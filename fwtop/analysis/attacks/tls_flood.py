@@ -10,10 +10,9 @@ import numpy as np
 
 from fwtop.analysis.context import AnalysisContext, Trait
 from fwtop.analysis.engine.entries import Group, Hypothesis, Least, Proof, cut, feature, noted
-from fwtop.analysis.measures.general import ENOUGH, rate, sources, threshold_ratio, to_port
+from fwtop.analysis.measures.general import ENOUGH, FEW, rate, sources, threshold_ratio, to_port
 from fwtop.analysis.measures.tcp import (
     BY_FEW,
-    FEW,
     LIMIT,
     even_sources,
     fast_rows,

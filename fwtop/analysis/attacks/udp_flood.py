@@ -10,7 +10,15 @@ import numpy as np
 from fwtop.analysis.context import AnalysisContext, Trait, count
 from fwtop.analysis.engine.entries import Group, Hypothesis, Least, Proof, cut, feature, matching, measured
 from fwtop.analysis.measures import conversations, payloads
-from fwtop.analysis.measures.general import ENOUGH, of_protocol, per_source, same_length, share, spoofed
+from fwtop.analysis.measures.general import (
+    ENOUGH,
+    few_long_flows,
+    of_protocol,
+    per_source,
+    same_length,
+    share,
+    spoofed,
+)
 from fwtop.analysis.parsers.services import BY_PORT, SPOKEN, WEB
 from fwtop.analysis.severity import CORE, LINK, TABLE
 from fwtop.analysis.window.counting import among, part_marked
@@ -303,6 +311,7 @@ ENTRIES = (
         kind="udp_flood",
         title="UDP flood{of_requests}",
         exhausts=(LINK, CORE, TABLE),
+        bearable=few_long_flows,
         traits=Trait.APART | Trait.NAMELESS,
         needs=(ENOUGH,),
         lead=_UDP_LEAD,

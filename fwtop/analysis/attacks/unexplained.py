@@ -110,6 +110,7 @@ ENTRIES = (
             name, unexplained, 0.1,
             kind="unknown_flood",
             exhausts=(LINK, CORE, TABLE),
+            bearable=general.few_long_flows,
             traits=Trait.NAMELESS | Trait.UNKNOWN,
             title="Unknown flood",
             needs=(samples.at_least(60), scattered.no, *needs),

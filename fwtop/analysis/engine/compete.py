@@ -105,6 +105,7 @@ class Explained(Struct, frozen=True, eq=False, dict=True):
             exhausts=best.exhausts,
             otherwise=best.otherwise,
             asked=group.packets.pps,
+            bearable=best.bearable is not None and bool(group[best.bearable]),
             connections=group[best.holds] if best.holds is not None else 0.0,
         )
 

@@ -325,6 +325,7 @@ class Hypothesis(Struct, frozen=True, eq=False):
     traits: Trait = Trait.NONE
     exhausts: tuple[Room, ...] = ()  # what an attack takes of the host (analysis/severity.py)
     otherwise: Harm = Harm.UNUSUAL  # the class of an attack if it exhausts nothing
+    bearable: Feature | None = None  # if so, nothing is exhausted before a resource is near its end
     holds: Feature | None = None  # connections that an attack keeps open
     joins: bool = False  # several of its groups are one attack
     settles: tuple[Needs, ...] | None = None  # ordinary traffic: when no weaker proof may take its packets

@@ -15,6 +15,8 @@ from fwtop.model.traffic.packets import Mask
 _ALL = 0.98  # of the packets have a value: a rule may ask for it
 _NEIGHBOURS = (130, 131, 132, 133, 134, 135, 136, 137, 143)
 _TALKATIVE = (135, 136)  # solicitations and advertisements of neighbours: thousands live on large links
+FEW = 5  # addresses whose owner one may ask: a script, a mirror, a load test, an office, a gateway
+_FLOWS, _LONG = 32, 20  # of theirs, and packets of each: a transfer, a stream, a socket that reports
 _FEW = 64  # peers: in a class where more are usual, newcomers are no news
 
 
@@ -69,6 +71,17 @@ def pace(group: Group) -> float:
 def spoofed(group: Group) -> float:
     """Probability that the source addresses are forged."""
     return group.spoof.probability
+
+
+@feature("yes or no")
+def few_long_flows(group: Group) -> float:
+    """Whether up to five sources that aren't forged send in up to 32 flows, 20 packets or more in each.
+
+    So do programs that stream, report or transfer: it harms once it takes what somebody else needs.
+    """
+    features = group.packets
+    long = features.likely_flows <= min(_FLOWS, features.n / _LONG)
+    return features.sources <= FEW and long and group.spoof.probability < group.context.config.spoof_threshold
 
 
 @feature("yes or no")

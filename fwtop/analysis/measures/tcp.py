@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fwtop.analysis.context import AnalysisContext
 from fwtop.analysis.engine.entries import Group, feature, noted
-from fwtop.analysis.measures.general import of_protocol, sources
+from fwtop.analysis.measures.general import FEW, of_protocol, sources
 from fwtop.analysis.parsers import http
 from fwtop.analysis.window.counting import among
 from fwtop.analysis.window.features import Features
@@ -32,7 +32,6 @@ _FIELDS = {
     "ttl": "TTL",
 }
 LIMIT = "a limit of requests or connections for each source; a signature of the requests"
-FEW = 5  # addresses whose owner one may ask: a script, a mirror, a load test, an office, a gateway
 PARSED = 384  # requests, evenly spaced
 _IDLE_NS = 500_000_000  # between two packets of a flow: nobody waits for an answer, or the port came again,
 _TIMES, _BUSY_NS = 8.0, 5_000_000  # as after so many times what most take, and this
