@@ -71,7 +71,7 @@ class Surroundings(Struct, frozen=True):
     link_bps: float | None = None
     softirq: float | None = None  # share of CPU time
     losing: bool = False  # the NIC loses packets
-    lacking: bool = False  # packets are lost because something is full: the NIC, a socket, a table
+    lacking: bool | None = None  # packets are lost because something is full: the NIC, a socket, a table
     table: ConntrackSample | None = None
     queue: ListenQueue | None = None  # of the attacked port
     overflows: bool = False  # handshakes are lost because a listen queue is full
@@ -127,7 +127,8 @@ def _level(room: Room, load: Load, around: Surroundings) -> _Level:
     size = around.link_bps if configured else room.size
     taken = getattr(load, room.unit)
     burst = room.unit == "asked" and load.half < _BURST and taken * load.window < _WORKED_OFF * room.size
-    sent = min(taken / size, 1.0) if size and not burst else 0.0
+    copes = load.bearable and around.lacking is False and room.resource in _BEHIND  # its queue never fills
+    sent = min(taken / size, 1.0) if size and not (burst or copes) else 0.0
     measured = sent if configured else _measured(room.resource, load, around)
     if measured is not None:
         return _Level(room.resource, max(sent, measured), measured, measured=True)

@@ -6,7 +6,9 @@ from collections.abc import Callable
 from random import Random
 
 import pytest
+from analysis_factory import ethernet, ip, udp
 from analysis_flows import HOST, Frame, connection, hosts, judge, segment
+from analysis_payloads import dns_name
 from test_analysis_dns import drawn, question
 
 SECONDS = 4.0
@@ -87,6 +89,20 @@ def forwarder(rng: Random, zone: str) -> list[Frame]:
     return [question(rng, address, rng.choice(names)) for _ in range(2_500)]
 
 
+def asked(rng: Random, answers: float) -> list[Frame]:
+    """One program's 6,000 questions a second for a few names, and this part of the answers."""
+    source, found = hosts(rng, 1)[0], []
+    for k in range(24_000):
+        name = dns_name(f"n{k % 20}.example") + b"\0\1\0\1"
+        head, at = rng.randbytes(2), k / 6_000
+        body = udp(40_000, 53, head + b"\1\0\0\1\0\0\0\0\0\0" + name)
+        found.append((at, ethernet(ip(source, HOST, 17, body, ttl=60))))
+        if rng.random() < answers:
+            body = udp(53, 40_000, head + b"\x81\x80\0\1\0\1\0\0\0\0" + name + rng.randbytes(16))
+            found.append((at + 0.0001, ethernet(ip(HOST, source, 17, body, ttl=64))))
+    return found
+
+
 def scan(rng: Random) -> list[Frame]:
     """Nmap of a hundred ports within a few milliseconds: few packets are no rate."""
     scanner, sport = hosts(rng, 1)[0], rng.randrange(32_768, 61_000)
@@ -117,6 +133,13 @@ def scan(rng: Random) -> list[Frame]:
 )
 def test_few_clients_that_wait_for_answers_are_no_flood(made: Callable[[Random], list[Frame]]) -> None:
     assert judge(made(Random(3)), seconds=SECONDS) == {}
+
+
+@pytest.mark.parametrize(("answers", "kinds"), [(1.0, set()), (0.3, {"dns_query_flood"})])
+def test_who_is_given_an_answer_to_each_question_floods_no_name_server(
+    answers: float, kinds: set[str]
+) -> None:
+    assert set(judge(asked(Random(3), answers), seconds=SECONDS)) == kinds
 
 
 def test_a_hundred_probes_at_once_are_a_scan() -> None:

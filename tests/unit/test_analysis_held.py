@@ -158,6 +158,13 @@ def test_ordinary_clients_are_not_called_an_attack(name: str) -> None:
     assert kinds(judge(table(*ORDINARY[name], *CLIENTS))) == []
 
 
+def test_requests_of_one_program_that_wait_for_long_are_no_slow_ones() -> None:
+    """Long polling of agents in offices, first seen in its middle: nobody saw their requests."""
+    polls = ("asked", 300, 60)
+    assert kinds(judge(table(polls, *CLIENTS, received=300, since_received=45.0, since_sent=45.0))) == []
+    assert kinds(judge(table(polls, received=300, since_received=6.0, since_sent=6.0))) == ["slow_headers"]
+
+
 def test_an_old_pool_of_silent_connections_is_none() -> None:
     pool = table(("silent", 200, 1), since_received=4_000.0, since_sent=4_000.0)
     assert kinds(judge(pool)) == []

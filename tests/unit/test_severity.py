@@ -43,6 +43,9 @@ UDP flood                        | 20,000 pps 40,000,000 bps bearable |         
 UDP flood                        | 60,000 pps 40,000,000 bps bearable |                       | attack: 60 % of a modest host's softirq
 UDP flood                        | 9,000 pps bearable             | softirq 0.7                | attack: softirq 70 %
 UDP flood                        | 9,000 pps bearable             | socket full                | attack: 9 % of a modest host's softirq
+queries that no resolver sends   | 30,000 pps bearable            |                            | unusual: exhausts nothing
+queries that no resolver sends   | 30,000 pps bearable            | socket full                | attack: 100 % of a modest host's service
+queries that no resolver sends   | 30,000 pps bearable            | capture                    | attack: 100 % of a modest host's service
 surge far above normal           | 0 pps                          |                            | unusual: exhausts nothing
 SYN flood                        | 4 pps                          |                            | attack: 25 % of a modest host's SYN backlog
 SYN flood                        | 9,000 pps reaching 0           |                            | attack: 9 % of a modest host's softirq
@@ -85,6 +88,8 @@ def _around(words: str) -> Surroundings:
     link: float | None = None
     queue: ListenQueue | None = None
     name, _, value = words.partition(" ")
+    if name == "capture":
+        return Surroundings()
     if name == "link":
         link = _number(value)
     elif name == "softirq":

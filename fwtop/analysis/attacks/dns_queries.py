@@ -5,6 +5,7 @@ Sources: RFC 8482; "water torture" (Secure64 2014, Luo et al. 2018).
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator
 from functools import partial
@@ -20,7 +21,7 @@ from fwtop.analysis.parsers.dns import invented, looks_random, random_subdomains
 from fwtop.analysis.parsers.services import dns_query
 from fwtop.analysis.severity import CORE, service
 from fwtop.analysis.window.counting import among, distinct_values, part_marked
-from fwtop.analysis.window.traffic import UDP, Rows
+from fwtop.analysis.window.traffic import UDP, Rows, flow_key
 from fwtop.model.text import dns_name_text, safe_text
 from fwtop.model.traffic.packets import Mask
 from fwtop.parse.dns_question import Question
@@ -147,6 +148,16 @@ def asked_repeatedly(group: Group) -> float:
 
 
 same_name = noted("same_name", "share", "Part of these that ask for the most common name.")
+
+
+@feature("share")
+def answered(group: Group) -> float:
+    """Answers for each query, at most 1, of a host that copes; unknown unless a capture shows both ways."""
+    traffic, rows = group.context.traffic, group.packets.rows
+    if not len(traffic.outbound):
+        return math.nan
+    asked = flow_key(traffic.packets.select(rows))
+    return min(float(among(flow_key(traffic.outbound, reverse=True), asked).sum()) / len(rows), 1.0)
 
 
 @feature("times the normal rate")
@@ -394,6 +405,7 @@ ENTRIES = (
                 sources.says(1, 2.0, 5, 0.0),
                 same_name.says(0.1, 0.0, 0.5, -6.0),
                 rate.says(1_000, 1.5, 10_000, -3.0),
+                answered.says(0.5, -3.0, 0.95, 5.0),
                 beyond_normal.says(5, 0.0, 50, -3.0),
                 spoofed.above(0.5, -6.0),
             ),

@@ -29,6 +29,7 @@ from fwtop.render.numbers import percent, plural
 _SURE = 0.8  # probability from which an attack is named
 _FEWEST = 20  # connections in a group worth looking at
 _WAITING_SECONDS = 2.0  # for the rest of a request; a page takes less to answer
+_SAID_SECONDS = 20.0  # without another piece: a whole request (slowhttptest goes on after 10 s)
 _STALLED_SECONDS = 1.0
 _AFTER = 0.05  # seconds by which data came after the last answer
 _SMALL_WINDOW = 2_920  # bytes: two segments on Ethernet
@@ -91,6 +92,10 @@ never_answered = _told("never_answered", "share",
 in_pieces = _told(
     "in_pieces", "share",
     "Part that sent two or more pieces of at most 128 bytes on average, and got no answer but of TLS.",
+)  # fmt: skip
+all_said = _told(
+    "all_said", "share",
+    "Part that sent one piece and nothing for 20 s or more: slow tools go on every 10 to 15 s.",
 )  # fmt: skip
 begun_alike = _told("begun_alike", "share",
     "Part of the first pieces with the same length within 8 bytes: one tool made them.")  # fmt: skip
@@ -201,6 +206,7 @@ def _of_requests(context: AnalysisContext, group: Held) -> dict[str, float]:
     crumbs = received.astype(np.float64) / np.maximum(segments, 1) <= _CRUMB
     found = {
         "in_pieces": float(((segments >= 2) & never & crumbs).mean()),
+        "all_said": float(((segments == 1) & (held.since_received >= _SAID_SECONDS)).mean()),
         "held_seconds": float(np.median(held.since_sent)),
         "sending_pace": float(np.median(size / np.maximum(held.since_sent, 1.0))),
     }
@@ -321,6 +327,7 @@ _REQUESTS = (
     held_number.says(30.0, -4.0, 120.0, 2.0),  # servers have 150 (Apache) to 768 (nginx) places
     in_pieces.says(0.0, -0.5, 0.2, 3.5),
     never_answered.says(0.3, -3.0, 0.9, 1.0),
+    all_said.says(0.5, 0.0, 0.9, -6.0),
     begun_alike.says(0.3, -1.5, 0.9, 1.0),
     sending_pace.says(500.0, 0.0, 4_000.0, -12.0),  # who sends so much is not slow
     foreign.says(0.1, 0.0, 0.6, -8.0),
