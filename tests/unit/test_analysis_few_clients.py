@@ -121,6 +121,9 @@ def scan(rng: Random) -> list[Frame]:
             lambda rng: kept(rng, 2, 8, 150, lambda _: "/index.html", "load test"), id="two of them"
         ),
         pytest.param(lambda rng: sealed(rng, 1, 4, 1_500), id="ab -k, wrk, h2load over TLS"),
+        pytest.param(
+            lambda rng: kept(rng, 240, 1, 4, lambda _: "/poll", "script"), id="agents that poll each second"
+        ),
         pytest.param(lambda rng: closed(rng, 1, 1_000, "/api", "script"), id="curl in a loop"),
         pytest.param(
             lambda rng: kept(rng, 1, 1, 300, lambda k: f"/r.git/objects/{k}", "git"), id="git clone"
@@ -156,6 +159,10 @@ def test_a_hundred_probes_at_once_are_a_scan() -> None:
         pytest.param(
             lambda rng: kept(rng, 30, 2, 120, lambda _: "/search", "browser"), "http_flood",
             id="thirty addresses",
+        ),
+        pytest.param(
+            lambda rng: [f for _ in range(3) for f in closed(rng, 200, 4, "/", "script")], "http_flood",
+            id="two hundred addresses that connect each time",
         ),
         pytest.param(
             lambda rng: kept(rng, 2, 4, 200, lambda _: f"/{rng.getrandbits(60):x}", "browser"), "http_flood",

@@ -290,6 +290,7 @@ def test_every_feature_is_used_by_a_hypothesis_or_a_sentence() -> None:
         used |= {need.feature.name for need in (*one.needs, *(one.settles or ()))} | {
             says.feature.name for says in one.evidence
         }
+        used |= {one.bearable.name} if one.bearable is not None else set()
         lead = (one.lead,) if isinstance(one.lead, str) else one.lead
         used |= set().union(*map(_fields, (*lead, *(says.sentence for says in one.evidence)))) & set(FEATURES)
     inner = {"encrypted", "unseen"}  # features of features

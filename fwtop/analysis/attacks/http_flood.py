@@ -7,6 +7,7 @@ Caching and Zipf-like Distributions" (INFOCOM 1999); RFC 7239 and RFC 9110 7.6.3
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator
 from functools import partial
@@ -239,6 +240,17 @@ def each_connection(group: Group) -> float:
     return len(rows) / max(1, len(distinct_values(group.context.traffic.flow_id[rows])))
 
 
+@feature("share")
+def on_kept_connections(group: Group) -> float:
+    """Part of the requests that don't begin a connection of this window; unknown in a thin sample."""
+    traffic, rows = group.context.traffic, group.packets.rows
+    if group.context.sparse:
+        return math.nan
+    flow = traffic.flow_id[rows]
+    began = flow[traffic.of_flows(group.context.tcp.syn)[rows]]
+    return 1 - len(distinct_values(began)) / len(rows)
+
+
 def _asked(features: Features) -> tuple[U64, I64]:
     """Return a key of each request's source and beginning, and how many bytes that has."""
     matrix, length = payload(features.traffic.packets, features.rows, _LINE)
@@ -455,6 +467,16 @@ ENTRIES = (
         "programs that poll", http_requests, 0.0,
         needs=(again_and_again.at_least(0.001), rate.at_most(200)),
         evidence=(per_source.says(5, 3.0, 15, -2.0), rate.says(50, 2.0, 200, -1.0)),
+    ),
+    Hypothesis(
+        "programs of one kind that poll", http_requests, 1.0,  # agents, long polling
+        needs=(same_request.at_least(0.9), whole.yes),
+        evidence=(
+            per_source.says(1, 2.0, 4, -3.0),
+            on_kept_connections.says(0.3, -3.0, 0.9, 1.5),
+            rate.says(300, 0.5, 2_000, -4.0),
+            requests_above_normal.says(5, 0.0, 50, -4.0),
+        ),
     ),
     Hypothesis(
         "connections that become WebSockets", http_requests, 5.0,  # apps that return after a restart
