@@ -181,7 +181,7 @@ ENTRIES = (
     _flood(
         "requests inside TLS without end", of=requests_inside_tls, prior=-0.5,
         title="Flood of requests inside TLS",
-        needs=(ENOUGH, records_each.at_least(30)),
+        needs=(ENOUGH, records_each.at_least(10)),
         lead=(
             "{amount:small TLS records} from {senders} on {flows:count} connections",
             "what they ask can't be read: requests, resets (CVE-2023-44487), or both",
