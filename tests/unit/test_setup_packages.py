@@ -220,9 +220,10 @@ def test_what_tests_and_benches_start_is_installed_for_development_and_nothing_e
 
 
 def test_the_programs_are_there_and_of_these_packages() -> None:
-    """As `make setup-dev` leaves a Debian."""
+    """As `make setup-dev` leaves a Debian, or an Ubuntu, where others provide some."""
+    script = f'source "{paths.ROOT}/scripts/common.sh"; dpkg -L "$1" || dpkg -L "${{provider[$1]}}"'
     for package in set(PACKAGE_OF.values()):
-        argv = ["dpkg", "-L", package]
+        argv = ["bash", "-c", script, "-", package]
         shown = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False)
         assert shown.returncode == 0, f"{package} is missing: make setup-dev"
         shipped = {line.removeprefix("/usr") for line in shown.stdout.splitlines()}

@@ -33,7 +33,8 @@ _WRITTEN_AT_ONCE = 10_000  # lines
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the verb's arguments."""
-    parser.add_argument("action", choices=_ACTIONS, help="show lists all without a NAME; the others need one")
+    what = "show (the default) lists all without a NAME; the others need one"
+    parser.add_argument("action", nargs="?", default="show", choices=_ACTIONS, help=what)
     parser.add_argument("name", nargs="?", metavar="NAME")
     entry = (
         "addresses and prefixes; or all with a destination port: 192.0.2.7:443/tcp, "
