@@ -128,7 +128,7 @@ def _rule_lines(effect: RuleEffect, netns: str) -> list[str]:
         f"# Rule {comment(rule.id)}: {comment(rule.summary)}",
         f"# It stopped {si(effect.actual_pps)} packets a second, {si(effect.packets)} in total.",
     ]
-    lines += [f"#   as run then: {comment(command)}" for command in effect.commands]
+    lines += [f"#   by hand: {comment(command)}" for command in effect.commands]
     line = command_line(rule, max_sources=None)
     lines.append(f"{line}{netns} --yes" if line else "# It has a condition that no command line can say.")
     return lines

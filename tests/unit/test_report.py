@@ -361,7 +361,7 @@ def shell_runs(script: str, directory: Path) -> list[list[str]]:
 
 def test_the_script_puts_back_what_helped(record: SessionRecord, tmp_path: Path) -> None:
     script = render(record, "sh")
-    assert "#   as run then: ipset create fwtop-1 hash:net timeout 600" in script
+    assert "#   by hand: ipset create fwtop-1 hash:net timeout 600" in script
     expected = ["block", "203.0.113.0/24", "198.51.100.7", "--via", "ipset", "--ttl", "10m", "--yes"]
     assert shell_runs(script, tmp_path) == [expected]
 

@@ -132,9 +132,9 @@ _NUMBER = "N"  # placeholder of the rule number, which the guardian assigns
 
 
 def shell_commands(rule: Rule) -> tuple[str, ...]:
-    """Return the commands that the guardian runs for a rule, for each address family.
+    """Return commands that do by hand what a rule does, for each address family, without fwtop's chains.
 
-    The allow-list is omitted, as only the guardian knows it.
+    The allow-list is omitted, as only the guardian knows it: what it would run, it plans.
     """
     if elsewhere := kinds.of(rule.kind).elsewhere:
         return (f"# fwtop {elsewhere}: {rule.summary}", *_by_hand(rule))

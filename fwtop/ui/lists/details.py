@@ -247,5 +247,5 @@ def _proposal(item: Proposal) -> list[Line]:
             ("costs", "" if item.cost_ns is None else f"{nanoseconds(item.cost_ns)} a packet ({where})"),
             ("the same", item.fwtop),
         ),
-        *listed("runs", item.commands),
+        *listed("by hand", item.commands),
     ]

@@ -6,8 +6,8 @@ set -eu
 
 # Rule 1: block 203.0.113.0/24 and 1 more
 # It stopped 178 k packets a second, 12.3 M in total.
-#   as run then: ipset create fwtop-1 hash:net timeout 600
-#   as run then: iptables -t raw -I FWTOP -j DROP
+#   by hand: ipset create fwtop-1 hash:net timeout 600
+#   by hand: iptables -t raw -I FWTOP -j DROP
 fwtop block 203.0.113.0/24 198.51.100.7 --via ipset --ttl 10m --yes
 
 # Rule 2: limit udp 53
