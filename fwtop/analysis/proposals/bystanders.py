@@ -182,6 +182,8 @@ def _named(context: AnalysisContext, lost: U64, normal: Normal) -> Iterator[str]
 
 def _of_another_family(who: U64, normal: Normal, family: U8, dropped: F64) -> Mask:
     """Tell which sources are of a family that an attack has hardly any address of: it forges none."""
+    if not len(who):  # most rules cut nobody
+        return np.zeros(0, np.bool_)
     of_family = np.bincount(family, dropped, 7)
     forged = np.flatnonzero(of_family > _LOST * of_family.sum())
     clients, sources = normal.clients, normal.sources
