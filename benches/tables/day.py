@@ -30,7 +30,7 @@ from fwtop.report.summary import Digest, digest
 from fwtop.sandbox.child import ask, unprivileged
 from fwtop.sandbox.confine import Profile, unprivileged_user
 from fwtop.store.reader import load_session, replay
-from fwtop.store.thinning import COMMAND_CHARACTERS, COMMANDS
+from fwtop.store.thinning import COMMAND_CHARACTERS, COMMANDS, PREFIXES
 from fwtop.store.trends import session_trends
 
 DAY_SECONDS = 86_400.0
@@ -131,17 +131,24 @@ def _key(line: Mapping[str, Any]) -> tuple[Any, Any]:
 
 
 def _without(line: dict[str, Any]) -> dict[str, Any]:
-    """Leave out what differs on purpose, such as the end of long commands, which the store cuts."""
+    """Leave out what differs on purpose, such as the ends of long commands and lists: the store cuts them."""
     kept = {name: value for name, value in line.items() if name not in _NOT_COMPARED}
     kept["proposals"] = [
         {
             **proposal,
             "commands": [command[:COMMAND_CHARACTERS] for command in proposal["commands"][:COMMANDS]],
             "fwtop": proposal["fwtop"][:COMMAND_CHARACTERS],
+            "rule": _cut(proposal["rule"]),
         }
         for proposal in kept["proposals"]
     ]
     return kept
+
+
+def _cut(rule: dict[str, Any] | None) -> dict[str, Any] | None:
+    if rule is None or "sources" not in rule.get("match", {}):
+        return rule
+    return {**rule, "match": {**rule["match"], "sources": rule["match"]["sources"][:PREFIXES]}}
 
 
 _SUMS = {

@@ -45,7 +45,7 @@ def halve_rows(database: sqlite3.Connection, table: str, where: str, *values: ob
     )
 
 
-_PREFIXES = 256  # kept of a rule
+PREFIXES = 256  # kept of a rule
 COMMANDS = 64
 COMMAND_CHARACTERS = 2_000
 
@@ -66,16 +66,16 @@ def truncated(snapshot: Snapshot, *, installable: bool = False) -> Snapshot:
 
 def _rule(rule: Rule) -> Rule:
     match = rule.match
-    if len(match.sources) <= _PREFIXES and len(match.destinations) <= _PREFIXES:
+    if len(match.sources) <= PREFIXES and len(match.destinations) <= PREFIXES:
         return rule
-    cut = replace(match, sources=match.sources[:_PREFIXES], destinations=match.destinations[:_PREFIXES])
+    cut = replace(match, sources=match.sources[:PREFIXES], destinations=match.destinations[:PREFIXES])
     return replace(rule, match=cut)
 
 
 def _status(status: RuleStatus) -> RuleStatus:
     entries = status.entries
-    if len(entries) > _PREFIXES:
-        entries = dict(sorted(entries.items(), key=lambda item: item[1], reverse=True)[:_PREFIXES])
+    if len(entries) > PREFIXES:
+        entries = dict(sorted(entries.items(), key=lambda item: item[1], reverse=True)[:PREFIXES])
     return replace(status, rule=_rule(status.rule), entries=entries)
 
 
@@ -94,8 +94,6 @@ _AVERAGED = (
     "tcp_handshakes_per_s", "tcp_acknowledged_per_s", "mine_pps", "other_pps", "kernel_pps",
 )  # fmt: skip
 _GREATEST = ("one_in", "conntrack", "conntrack_max")
-# The tick before a batch, which an earlier one rolled up
-_BEFORE = "(SELECT max(older.at) FROM tick AS older WHERE older.at < tick.at)"
 # The number of the span that ends at or after `at`
 _SLOT = "(CAST(at / :span AS INTEGER) - (CAST(at / :span AS INTEGER) * :span = at))"
 
@@ -104,13 +102,27 @@ def roll_up(database: sqlite3.Connection, now: float, *, pressure: int = 0) -> N
     """Roll up what is old enough; each step of `pressure` halves the ages, to save space."""
     for age, span in TIERS:
         before = (now - age / 2**pressure) // span * span
+        _tell_seconds(database, before)
         _rule_ticks(database, before, span)
         _attacks(database, before, span)
         _ticks(database, before, span)
 
 
+def _tell_seconds(database: sqlite3.Connection, before: float) -> None:
+    """Write down what ticks speak for, the time since the one before, up to the first that remains.
+
+    Of a tick that was rolled up nobody knows when it was: its row has the time at which the span ends.
+    """
+    former = "(SELECT max(older.at) FROM tick AS older WHERE older.at < tick.at)"
+    database.execute(
+        f"UPDATE tick SET seconds = min(max(at - coalesce({former}, at - 1), 0.001), {_MAX_WIDTH}) "
+        "WHERE seconds IS NULL AND at <= coalesce((SELECT min(at) FROM tick WHERE at > :before), :before)",
+        {"before": before},
+    )
+
+
 def _ticks(database: sqlite3.Connection, before: float, span: int) -> None:
-    sums = ", ".join(f"sum({name} * width) / sum(CASE WHEN {name} IS NULL THEN NULL ELSE width END)"
+    sums = ", ".join(f"sum({name} * seconds) / sum(CASE WHEN {name} IS NULL THEN NULL ELSE seconds END)"
                      for name in _AVERAGED)  # fmt: skip
     most = ", ".join(f"max({name})" for name in _GREATEST)
     # All names are constants of this file.
@@ -118,12 +130,9 @@ def _ticks(database: sqlite3.Connection, before: float, span: int) -> None:
         database,
         "tick",
         f"(at, span, seconds, peak_pps, peak_bps, {', '.join((*_AVERAGED, *_GREATEST))}) "
-        "SELECT (slot + 1) * :span, :span, sum(width), max(coalesce(peak_pps, pps)), "
+        "SELECT (slot + 1) * :span, :span, sum(seconds), max(coalesce(peak_pps, pps)), "
         f"max(coalesce(peak_bps, bps)), {sums}, {most} FROM ("
-        f"SELECT *, {_SLOT} AS slot, coalesce(seconds, "
-        f"min(max(at - coalesce(lag(at) OVER (ORDER BY at), {_BEFORE}, at - 1), 0.001), {_MAX_WIDTH})) "
-        "AS width "
-        "FROM tick WHERE span < :span AND at <= :before) GROUP BY slot",
+        f"SELECT *, {_SLOT} AS slot FROM tick WHERE span < :span AND at <= :before) GROUP BY slot",
         before,
         span,
     )
@@ -132,7 +141,7 @@ def _ticks(database: sqlite3.Connection, before: float, span: int) -> None:
 def _attacks(database: sqlite3.Connection, before: float, span: int) -> None:
     # Over the observed time of the span, as ticks are averaged: an attack is not in all of them.
     whole = (
-        "max(sum(weight), (SELECT sum(coalesce(seconds, 1.0)) FROM tick WHERE tick.span < :span "
+        "max(sum(weight), (SELECT sum(seconds) FROM tick WHERE tick.span < :span "
         "AND tick.at > slot * :span AND tick.at <= (slot + 1) * :span))"
     )
     # Of the attack's packets, not of its rows: a pulse's edges have few.

@@ -67,6 +67,24 @@ def test_rolling_up_is_repeatable_and_leaves_unfinished_spans(tmp_path: Path) ->
     assert {span for at, span, _ in once if at > limit} == {1}
 
 
+@pytest.mark.parametrize("spacing", [1.3, 4.1])
+def test_no_time_is_lost_between_two_times_of_rolling_up(tmp_path: Path, spacing: float) -> None:
+    database = connected(sample_session(tmp_path))
+    database.execute("DELETE FROM tick")
+    times = [START + number * spacing for number in range(1, int(600 / spacing))]
+    for now in range(30, 1_260, 30):
+        arrived = ((at, 5_000.0) for at in times if START + now - 30 < at <= START + now)
+        database.executemany("INSERT INTO tick(at, pps) VALUES (?, ?)", arrived)
+        roll_up(database, START + now)
+    spans, seconds, packets = database.execute(
+        "SELECT group_concat(DISTINCT span), sum(seconds), sum(seconds * pps) FROM tick"
+    ).fetchone()
+    database.close()
+    assert spans == "1"
+    assert seconds == pytest.approx(times[-1] - times[0], abs=1)
+    assert packets == pytest.approx(5_000 * seconds)
+
+
 def test_a_flood_of_ticks_is_rolled_up_earlier_to_stay_within_the_limit(tmp_path: Path) -> None:
     clock, limit = Clock(), 900_000
     session = writer(tmp_path, clock=clock, max_bytes=limit)
