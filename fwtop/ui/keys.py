@@ -207,7 +207,7 @@ ACTIONS = (
     _look("attacks", "a", "the evidence for each attack", footer="evidence", when="attack"),
     _tabs("filter", "/", "show only rows that contain a text", footer="filter", takes="text"),
     _look("graph", "g", "the history graph in packets, bits, or on a log scale", ("graph",), takes="unit"),
-    _tabs("sort", "o", "change the sort order", footer="sort", takes="column"),
+    _tabs("sort", "o", "change the sort order", footer="sort", takes="column", when="row"),
     _session("command", ":", "commands by name, as in: undo 118, block 192.0.2.0/24", ("command",),
              footer="command", spoken=False),
     _look("mouse", "M", "leave the mouse to the terminal, to select text", ("mouse",)),

@@ -13,6 +13,7 @@ from fwtop.ui.bars import pending
 from fwtop.ui.feed import SPEEDS, Player, PlayerState
 from fwtop.ui.format import duration, number
 from fwtop.ui.keys import KEY_MAP
+from fwtop.ui.lists.numbers import Numbers
 from fwtop.ui.style import WARN
 
 KEEP_AND_QUIT = "Keep and quit"
@@ -71,7 +72,9 @@ class SessionActions:
             if self.paused:
                 self._say(f"lists paused until {key}; verdict, graph, log and rules go on", WARN)
             else:
-                self._desk.snapshot, self._desk.proposals.moved = self._desk.newest, True
+                if self._desk.is_behind:  # none of the numbers could be chosen
+                    self._desk.proposals.numbers = Numbers()
+                self._desk.snapshot = self._desk.newest
                 self._say("resumed")
         elif found := self._found():
             player, state = found
