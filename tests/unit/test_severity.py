@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from analysis_factory import ethernet, ip, make_batch, make_frames, make_tables, make_window, udp
+from analysis_factory import ethernet, icmp, ip, make_batch, make_frames, make_tables, make_window, udp
 from analysis_flows import HOST, connection, hosts, judge, segment
 from msgspec.structs import replace
 from stored_samples import START, attack, snapshot
@@ -151,6 +151,15 @@ def _stream(rng: Random, sources: int, each: int, ports: int = 1) -> list[tuple[
     return frames
 
 
+def _pings(rng: Random, sources: int) -> list[tuple[float, bytes]]:
+    """What ping -f of each source sends in four seconds where the way takes 0.1 ms."""
+    return [
+        (k / 5_000, ethernet(ip(source, HOST, 1, icmp(8, 0, k.to_bytes(4) + bytes(56)), ttl=60)))
+        for source in hosts(rng, sources)
+        for k in range(20_000)
+    ]
+
+
 @pytest.mark.parametrize(
     ("frames", "harm"),
     [
@@ -164,6 +173,12 @@ def test_what_few_programs_send_one_way_is_unusual_until_something_is_near_its_e
     frames: list[tuple[float, bytes]], harm: Harm
 ) -> None:
     assert {kind: one.severity.harm for kind, one in judge(frames).items()} == {"udp_flood": harm}
+
+
+@pytest.mark.parametrize(("sources", "harm"), [(1, Harm.UNUSUAL), (12, Harm.ATTACK)])
+def test_one_host_that_pings_as_fast_as_it_is_answered_is_unusual(sources: int, harm: Harm) -> None:
+    found = judge(_pings(Random(4), sources))
+    assert {kind: one.severity.harm for kind, one in found.items()} == {"icmp_flood": harm}
 
 
 @pytest.mark.parametrize(("seconds", "harm"), [(20.0, Harm.UNUSUAL), (0.02, Harm.ATTACK)])

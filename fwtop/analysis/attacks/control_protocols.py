@@ -133,7 +133,12 @@ def link_senders(group: Group) -> float:
 
 
 ENTRIES = (
-    _icmp_flood("ICMP flood", prior=2.6, needs=(ENOUGH,), stopped_by="a rate limit for the ICMP type"),
+    _icmp_flood(
+        "ICMP flood", prior=2.6,
+        bearable=general.few_long_flows,
+        needs=(ENOUGH,),
+        stopped_by="a rate limit for the ICMP type",
+    ),
     _icmp_flood(
         "ICMP echo-reply reflection", prior=3.6,
         needs=(ENOUGH, echo_replies.yes, same_type.at_least(0.8), sources.at_least(8)),
