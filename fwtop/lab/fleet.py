@@ -10,22 +10,24 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import json
 import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Any
 
 from msgspec import Struct, field
 
 from fwtop.client.program import connect
-from fwtop.fleet import founding, joining, machine, server
+from fwtop.fleet import founding, joining, machine, register, server
 from fwtop.fleet.broker import Broker
 from fwtop.fleet.document import SIGNED_FOR
-from fwtop.fleet.summary import NO_GUARDIAN, NOT_WATCHED
+from fwtop.fleet.keys import MachineKey
+from fwtop.fleet.summary import NO_GUARDIAN, NOT_WATCHED, Summary
+from fwtop.fleet.view import View
+from fwtop.fleet.wanted import Question
 from fwtop.kernel.namespaces import NETNS, inside
 from fwtop.kernel.programs import module_argv
 from fwtop.lab.namespaces import PREFIX, Namespaces, add, batch, run
@@ -56,6 +58,7 @@ ttl = [48, 60]
 """
 _THINKING_SECONDS = 0.5  # of a client
 READY_SECONDS = 120.0
+_ASK_SECONDS, _ASK_AGAIN_SECONDS = 1.5, 0.25
 _CLOSING_SECONDS = 30.0  # a machine takes its own namespaces down
 
 
@@ -136,7 +139,7 @@ class FleetLab(Namespaces):
         """Wait until each machine is watched, and says so."""
         limit = time.monotonic() + READY_SECONDS
         while time.monotonic() < limit:
-            verdicts = {row["name"]: row["verdict"] for row in self.status()["machines"]}
+            verdicts = {name: one.verdict for name, one in self.heard().items()}
             if all(verdicts.get(name, NOT_WATCHED) not in (NOT_WATCHED, NO_GUARDIAN) for name in self._names):
                 return
         log = (self.directory / "programs.log").read_text(encoding="utf-8", errors="replace")
@@ -235,11 +238,17 @@ class FleetLab(Namespaces):
         """The operator's SSH key."""
         return self.directory / "operator-key"
 
-    def status(self) -> dict[str, Any]:
-        """Return what `fwtop fleet status --json` says."""
-        with subprocess_output(self.coordinator, "status", "--json") as (_, read):
-            found: dict[str, Any] = json.loads(read())
-        return found
+    def heard(self) -> dict[str, Summary]:
+        """Ask all machines how they fare; return what those say that answer in time."""
+        return asyncio.run(self._heard())
+
+    async def _heard(self) -> dict[str, Summary]:
+        with inside(self.hub):
+            async with await Broker.connect(self.file.access) as broker:
+                view = View(await register.read(broker, self.file.fleet, MachineKey(self.file.registrar)))
+                found = await view.ask(broker, Question.new(), _ASK_SECONDS, view.register.machines)
+        await asyncio.sleep(_ASK_AGAIN_SECONDS)
+        return {name: one.summary for name, one in found.items()}
 
     def stages(self) -> dict[str, list[dict[str, Any]]]:
         """Return the roll-outs that each machine's guardian knows: its own word, without node and server."""
@@ -281,22 +290,3 @@ def _remove_empty() -> None:
         for directory in itertools.takewhile(lambda one: one.name in {"netns", "fleet"}, place.parents):
             with contextlib.suppress(OSError):  # something of a fleet that this machine belongs to
                 directory.rmdir()
-
-
-@contextlib.contextmanager
-def subprocess_output(
-    start: Callable[..., subprocess.Popen[bytes]], *arguments: str
-) -> Iterator[tuple[subprocess.Popen[bytes], Callable[[], str]]]:
-    """Run a command with its output in a file; yields the process, and what waits and returns the output."""
-    with tempfile.TemporaryFile() as out:
-        process = start(*arguments, stdout=out, stderr=subprocess.DEVNULL)
-
-        def read() -> str:
-            process.wait(READY_SECONDS)
-            out.seek(0)
-            return out.read().decode()
-
-        try:
-            yield process, read
-        finally:
-            end(process)

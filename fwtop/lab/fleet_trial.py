@@ -95,8 +95,7 @@ def _await_seen(lab: FleetLab, names: set[str]) -> float:
     """Wait until all these machines tell of an attack; return the seconds. Raises FwtopError."""
     began = time.monotonic()
     while time.monotonic() < began + _SEEN_SECONDS:
-        rows = lab.status()["machines"]
-        if names <= {row["name"] for row in rows if row["attacks"]}:
+        if names <= {name for name, one in lab.heard().items() if one.attacked}:
             return time.monotonic() - began
     raise FwtopError(f"the attack was not seen on all of {', '.join(sorted(names))}; the lab is taken down")
 

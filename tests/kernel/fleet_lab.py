@@ -9,8 +9,9 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,8 @@ from fwtop.client.program import connect
 from fwtop.fleet.broker import Broker
 from fwtop.kernel.namespaces import inside
 from fwtop.kernel.programs import module_argv
-from fwtop.lab.fleet import FleetLab
+from fwtop.lab.fleet import FleetLab, Member
+from fwtop.lab.processes import end
 
 TRIAL = 8  # seconds
 SOON = 10.0  # seconds in which it is said, where nothing has to be waited for
@@ -30,7 +32,7 @@ def attacked_fleet() -> Iterator[FleetLab]:
     """Make two machines that are attacked, and see it."""
     with FleetLab(lambda _: None, names=("web-1", "web-2"), attacked=2) as lab:
         lab.all_do(do="flood", on=True, pps=2_000, seconds=900)
-        until(lambda: all(row["attacks"] for row in lab.status()["machines"]))
+        until(lambda: sum(one.attacked for one in lab.heard().values()) == 2)
         yield lab
 
 
@@ -67,10 +69,10 @@ def stages(lab: FleetLab) -> list[str]:
     return [rows[-1]["stage"] if rows else "" for rows in lab.stages().values()]
 
 
-def rules(lab: FleetLab) -> list[int]:
+def rules(lab: FleetLab, machines: Sequence[Member] = ()) -> list[int]:
     """Count the rules that each machine's guardian has in force."""
     found = []
-    for one in lab.machines:
+    for one in machines or lab.machines:
         with connect(one.victim) as guardian:
             found.append(len(guardian.status()["rules"]))
     return found
@@ -140,6 +142,44 @@ def small_disk(lab: FleetLab) -> Iterator[Callable[[], None]]:
     finally:
         with without_broker(lab):
             subprocess.run(["umount", "-l", store], check=True)
+
+
+FULL = """
+import socket, sys, time
+sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+while True:
+    for _ in range(30):
+        sender.sendto(bytes(1000), (sys.argv[1], 27015))
+    time.sleep(0.01)
+"""
+
+
+@contextlib.contextmanager
+def full_link(lab: FleetLab, one: Member) -> Iterator[None]:
+    """Have the link on which a machine reaches the servers carry a tenth of what a flood sends over it."""
+    number = lab.machines.index(one)
+    there = ("ip", "netns", "exec", lab.hub)
+    port = ("dev", f"port{number}")
+    slow = ("handle", "1:", "tbf", "rate", "1mbit", "burst", "3kb", "limit", "30kb")
+    subprocess.run([*there, "tc", "qdisc", "add", *port, "root", *slow], check=True)
+    few = ("parent", "1:1", "pfifo", "limit", "3")  # packets: small ones are lost as often as large ones
+    subprocess.run([*there, "tc", "qdisc", "add", *port, *few], check=True)
+    flood = subprocess.Popen([*there, sys.executable, "-c", FULL, f"10.77.1.{1 + number}"])
+    try:
+        yield
+        counted = subprocess.check_output([*there, "tc", "-s", "-j", "qdisc", "show", *port], text=True)
+        [about] = [row for row in json.loads(counted) if row["kind"] == "tbf"]
+        assert about["drops"] > 5 * about["packets"], about
+    finally:
+        end(flood)
+        subprocess.run([*there, "tc", "qdisc", "del", *port, "root"], check=True)
+
+
+def kill_guardian(one: Member) -> None:
+    with connect(one.victim) as guardian:
+        pid = guardian.guardian["pid"]
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: not Path(f"/proc/{pid}").exists())
 
 
 @contextlib.contextmanager

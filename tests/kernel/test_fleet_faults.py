@@ -4,11 +4,10 @@ All cases share one fleet of two machines that are attacked; each leaves it as i
 """
 
 import asyncio
-import os
+import shutil
 import signal
 import subprocess
 import time
-from pathlib import Path
 
 import pytest
 from fleet_lab import (
@@ -18,8 +17,10 @@ from fleet_lab import (
     Run,
     as_broker,
     attacked_fleet,
+    full_link,
     kept,
     kill,
+    kill_guardian,
     patched,
     rules,
     small_disk,
@@ -30,7 +31,6 @@ from fleet_lab import (
     without_broker,
 )
 
-from fwtop.client.program import connect
 from fwtop.fleet.broker import Broker
 from fwtop.fleet.machine import read_node
 from fwtop.fleet.transport import WANTED
@@ -156,6 +156,49 @@ def test_a_machine_that_was_off_gets_what_was_kept_when_it_comes_back(fleet):
     undo(fleet, outcome["rollout"]["rollout"])
 
 
+@pytest.mark.matrix
+def test_a_machine_that_comes_back_from_an_old_snapshot_gets_what_is_kept_and_nothing_that_is_over(fleet):
+    late = fleet.machines[1]
+    undone = kept(fleet, "block", "192.0.2.0/24")
+    records, snapshot = paths.fleet_records(late.victim), fleet.directory / "snapshot"
+    kill(late.node)
+    kill_guardian(late)
+    shutil.copytree(records, snapshot)
+    fleet.start_watcher(late)
+    fleet.start_node(late)
+    fleet.await_watched()
+    undo(fleet, undone)
+    stays = kept(fleet, "block", SOURCES, "--everywhere")
+    kill(late.node)
+    kill_guardian(late)
+    status_, outcome = Run(fleet, "block", "198.51.100.0/24", "--everywhere", "--ttl", "20s").ended()
+    assert (status_, outcome["preview"]["silent"]) == (0, ["web-2"])
+    until(lambda: rules(fleet, fleet.machines[:1]) == [1])  # that one is over
+    shutil.rmtree(records)
+    shutil.copytree(snapshot, records)
+    fleet.start_watcher(late)
+    fleet.start_node(late)
+    fleet.await_watched()
+    until(lambda: rules(fleet) == [1, 1])
+    held = {row["rollout"]: row["stage"] for row in fleet.stages()["web-2"]}
+    assert held == {undone: "undone", stays: "kept"}
+    undo(fleet, stays)
+
+
+@pytest.mark.matrix
+def test_a_flood_that_fills_the_link_to_the_servers_changes_no_rule_and_is_said(fleet):
+    before = kept(fleet, "block", "192.0.2.0/24")
+    with full_link(fleet, fleet.machines[1]):
+        until(lambda: "web-2 is silent" in status(fleet)[1], SAID)
+        run = Run(fleet, "block", SOURCES)
+        code, outcome = run.ended()
+        assert (code, outcome["preview"]["silent"]) == (0, ["web-2"]), run.said()
+        assert rules(fleet) == [2, 1]
+    fleet.await_watched()
+    undo(fleet, outcome["rollout"]["rollout"], left=1)
+    undo(fleet, before)
+
+
 @pytest.mark.matrix  # test_fleet_rollout has refusals of machines, test_guardian_guard what is refused
 def test_what_every_guard_refuses_is_nobodys_turn(fleet):
     run = Run(fleet, "block", "0.0.0.0/1", "128.0.0.0/1")
@@ -191,21 +234,17 @@ def test_a_rogue_machine_can_not_speak_for_another(fleet):
         return broker.complaints
 
     assert any("fleet.summary.web-1" in said for said in asyncio.run(forge()))
-    rows = {row["name"]: row for row in fleet.status()["machines"]}
-    assert rows["web-1"]["attacks"]
+    assert fleet.heard()["web-1"].attacked
 
 
 @pytest.mark.matrix
 def test_a_guardian_that_is_gone_is_said_and_its_rules_stay(fleet):
     rollout = kept(fleet, "block", SOURCES)
     one = fleet.machines[0]
-    with connect(one.victim) as guardian:
-        pid = guardian.guardian["pid"]
     listed = ["ip", "netns", "exec", one.victim, "ipset", "list", "-n"]
     sets = subprocess.run(listed, check=True, capture_output=True, text=True).stdout
     assert sets
-    os.kill(pid, signal.SIGKILL)
-    until(lambda: not Path(f"/proc/{pid}").exists())
+    kill_guardian(one)
     assert subprocess.run(listed, check=True, capture_output=True, text=True).stdout == sets
     subprocess.run(module_argv("fwtop", "status", "--netns", one.victim), check=True, capture_output=True)
     assert rules(fleet) == [1, 1]

@@ -127,7 +127,7 @@ def test_a_server_and_two_machines_by_the_page():
         assert "BAD" not in lab.here("fleet doctor", *lab.own)
         lab.machines[0].lab.ask(do="flood", on=True, pps=2_000, seconds=300)
         end = time.monotonic() + 60
-        while not any(row["attacks"] for row in lab.status()["machines"]):
+        while not any(one.attacked for one in lab.heard().values()):
             assert time.monotonic() < end
         said = lab.here("fleet block", "--yes", "--measure", "1s", *lab.own)
         assert "kept on 1 of 1 machines" in said
