@@ -38,6 +38,7 @@ STORE = Path("/var/lib/fwtop-broker")
 _AUTHORITY_DAYS, _SERVER_DAYS = 3650, 825
 _CLIENTS = 20_000
 _MAX_MESSAGE = 1 << 20
+_HANDSHAKE_SECONDS = 4  # as long as who connects waits: not 2, when thousands come back at once
 
 Curve = ec.EllipticCurvePrivateKey
 
@@ -197,6 +198,7 @@ def _configuration(
             "ca_file": f"{directory}/authority.pem",
             "min_version": "1.3",
             "handshake_first": True,
+            "timeout": _HANDSHAKE_SECONDS,
         },
         # Each write reaches the disk before it is acknowledged.
         "jetstream": {"store_dir": f"{store}/{number}", "max_file_store": 4 << 30, "sync_interval": "always"},

@@ -163,8 +163,10 @@ class Leader:
         for name, one in asked.agreed.items():
             if one.summary.clients is not None:
                 self._clients[name] = one.summary.clients
+        is_there = False
         try:
             await self._put(DOCUMENT, self._sealed, self._life)
+            is_there = True
             self._renewing = asyncio.create_task(self._renew())
             for number, wave in enumerate(self._document.waves, 1):
                 machines = self._turn(wave, asked, outcome.meant)
@@ -177,7 +179,7 @@ class Leader:
         except FwtopError as error:
             outcome.reason = str(error)
             self._stop_renewing()
-            if outcome.meant:
+            if is_there:  # else nobody began
                 await self._revert(outcome)
         except asyncio.CancelledError:  # whoever leads interrupts it
             self._stop_renewing()

@@ -243,10 +243,9 @@ class FleetLab(Namespaces):
         return asyncio.run(self._heard())
 
     async def _heard(self) -> dict[str, Summary]:
-        with inside(self.hub):
-            async with await Broker.connect(self.file.access) as broker:
-                view = View(await register.read(broker, self.file.fleet, MachineKey(self.file.registrar)))
-                found = await view.ask(broker, Question.new(), _ASK_SECONDS, view.register.machines)
+        async with await self._connected() as broker:
+            view = View(await register.read(broker, self.file.fleet, MachineKey(self.file.registrar)))
+            found = await view.ask(broker, Question.new(), _ASK_SECONDS, view.register.machines)
         await asyncio.sleep(_ASK_AGAIN_SECONDS)
         return {name: one.summary for name, one in found.items()}
 

@@ -4,7 +4,7 @@ import asyncio
 import time
 
 import pytest
-from fleet_memory import Memory
+from fleet_memory import Memory, MemoryTransport
 from msgspec.structs import replace
 
 from fwtop.fleet import register, rollout
@@ -17,6 +17,7 @@ from fwtop.fleet.summary import Answer, Attack, Rollout, Summary, sealed_answer,
 from fwtop.fleet.transport import WANTED
 from fwtop.fleet.view import FLOODS, View
 from fwtop.fleet.wanted import CONFIRMED, DOCUMENT, Question, Wanted
+from fwtop.model.errors import FwtopError
 
 FLOOD = Attack("udp_flood", "UDP flood", "all", "attack", 20_000.0)
 
@@ -138,6 +139,18 @@ async def test_who_floods_the_servers_is_named_and_holds_nobody_up():
     outcome, said, _ = await led(machines, document(), flood)
     assert (outcome.is_kept, outcome.applied) == (True, ["web-22"])
     assert f"  web-1: {FLOODS}" in said
+
+
+async def test_servers_that_do_not_take_the_document_are_asked_for_nothing_more(monkeypatch):
+    asked = []
+
+    async def refused(_, board: str, name: str, *__, **___) -> None:
+        asked.append(name)
+        raise FwtopError("no room")
+
+    monkeypatch.setattr(MemoryTransport, "put", refused)
+    outcome, _, _ = await led([Machine("web-1", Memory())], document())
+    assert (outcome.is_kept, outcome.reason, asked) == (False, "no room", ["r1.document"])
 
 
 async def test_harm_in_the_first_wave_reaches_nobody_else():
