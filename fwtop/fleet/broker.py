@@ -19,6 +19,7 @@ import random
 import ssl
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from datetime import datetime
 from typing import Any, Self
 
 from msgspec import Struct
@@ -68,6 +69,7 @@ _WRONG_SEQUENCE = 10071  # error: the newest of this subject is another
 _NO_MESSAGE, _END = "404", "204"  # status of a direct get
 _PROBE = "FLEET_PROBE"  # a stream that is there for a moment
 _HEALTH_SECONDS = 1.0
+_BYTES, _MESSAGES = (4 << 20, 8 << 10), (1_000, 8)  # of a machine: at once, and each second
 _SUMMARIES, _SUMMARIES_SECONDS = 128, 32.0  # of a machine at once; faster than that is a flood
 _MAKE_ROOM = "make room where it stores (by default /var/lib/fwtop-broker)"
 _RESTART = "on it, systemctl restart fwtop-broker"
@@ -309,18 +311,37 @@ class Broker:
 
     async def ailing(self) -> list[str]:
         """Return what the servers say is wrong with them, a line each; [] where this party may not ask."""
+        told = {name: one.get("error", "") for name, one in (await self._of_servers("HEALTHZ")).items()}
+        return [f"the server {name}{_ailment(error)}" for name, error in sorted(told.items()) if error]
+
+    async def loud(self) -> dict[str, tuple[int, float]]:
+        """Return who sent far more than any machine does, by its key: bytes, and over how many seconds."""
+        found: dict[str, tuple[int, float]] = {}
+        for sort in ("bytes_from", "msgs_from"):
+            for told in (await self._of_servers("CONNZ", auth=True, sort=sort, limit=32)).values():
+                for one in told["connections"]:
+                    began, now = datetime.fromisoformat(one["start"]), datetime.fromisoformat(told["now"])
+                    seconds = (now - began).total_seconds()
+                    most_bytes, most = (about[0] + about[1] * seconds for about in (_BYTES, _MESSAGES))
+                    if one["in_bytes"] > most_bytes or one["in_msgs"] > most:
+                        found[one["authorized_user"]] = (one["in_bytes"], seconds)
+        return found
+
+    async def _of_servers(self, what: str, **question: object) -> dict[str, dict[str, Any]]:
+        """Return what each server tells of itself, by its name; {} where this party may not ask."""
         if self._access is None or self._access.system is None:
-            return []
-        said: dict[str, str] = {}
+            return {}
+        told: dict[str, dict[str, Any]] = {}
+        asked = json.dumps(question).encode()
         async with await Broker.connect(self._access.system()) as system:
-            answers = system._request("$SYS.REQ.SERVER.PING.HEALTHZ", b"", _HEALTH_SECONDS)
+            answers = system._request(f"$SYS.REQ.SERVER.PING.{what}", asked, _HEALTH_SECONDS)
             async with contextlib.aclosing(answers):
                 async for message in answers:
                     answer = json.loads(message.data)
-                    said[answer["server"]["name"]] = answer["data"].get("error", "")
-                    if len(said) == len(self._access.urls):
+                    told[safe_text(answer["server"]["name"], limit=80)] = answer["data"]
+                    if len(told) == len(self._access.urls):
                         break
-        return [f"the server {name}{_ailment(error)}" for name, error in sorted(said.items()) if error]
+        return told
 
     @property
     def server(self) -> dict[str, str]:

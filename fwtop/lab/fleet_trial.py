@@ -119,7 +119,7 @@ def _roll_out(lab: FleetLab, trial: Trial, say: Callable[[str], None]) -> dict[s
                     one.lab.ask(do="move")
                     say(f"the clients of {one.name} move to {SOURCES}, which the rule blocks")
             if trial.kill:
-                return _killed(lab, trial, process, say)
+                return _killed(lab, trial, process, said, say)
             process.wait(READY_SECONDS)
             out.seek(0)
             text = out.read().decode()
@@ -149,7 +149,11 @@ def _outcome(said: dict[str, Any]) -> dict[str, Any]:
 
 
 def _killed(
-    lab: FleetLab, trial: Trial, process: subprocess.Popen[bytes], say: Callable[[str], None]
+    lab: FleetLab,
+    trial: Trial,
+    process: subprocess.Popen[bytes],
+    said: Callable[[], list[str]],
+    say: Callable[[str], None],
 ) -> dict[str, Any]:
     """Kill what is to be killed once all that are meant have it on trial; wait for the kernels' clocks."""
     began = time.monotonic()
@@ -165,6 +169,9 @@ def _killed(
     _until(lambda: process.poll() is not None or len(on_trial()) >= lab.attacked)
     applied = len(on_trial())
     seconds = round(time.monotonic() - began, 2)
+    if not applied:
+        line = f"the coordinator ended before any machine was on trial: {said()[-1:]}"
+        raise FwtopError(f"{line}; the lab is taken down")
     if "broker" in trial.kill and lab.broker is not None:
         os.kill(lab.broker.pid, signal.SIGKILL)
     if "coordinator" in trial.kill:

@@ -9,7 +9,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
@@ -20,10 +19,8 @@ from fwtop.fleet.broker import Broker
 from fwtop.kernel.namespaces import inside
 from fwtop.kernel.programs import module_argv
 from fwtop.lab.fleet import FleetLab, Member
-from fwtop.lab.processes import end
 
 TRIAL = 8  # seconds
-SOON = 10.0  # seconds in which it is said, where nothing has to be waited for
 SAID = 40.0  # seconds in which who asks is told what is wrong, however busy the machine is
 
 
@@ -82,7 +79,7 @@ def kept(lab: FleetLab, *arguments: str) -> str:
     """Have a rule rolled out and kept; return the roll-out's id."""
     status, outcome = Run(lab, *arguments).ended()
     assert (status, outcome["rollout"]["outcome"]) == (0, "kept"), outcome
-    assert stages(lab) == ["kept"] * len(lab.machines)
+    until(lambda: stages(lab) == ["kept"] * len(lab.machines))  # who is late is said, and is kept as well
     return outcome["rollout"]["rollout"]
 
 
@@ -101,6 +98,11 @@ def status(lab: FleetLab) -> tuple[int, str, float]:
     process = lab.coordinator("status", stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     said, _ = process.communicate(timeout=60)
     return process.returncode, said.decode(), time.monotonic() - began
+
+
+def soon(lab: FleetLab) -> float:
+    """Return the seconds in which it must be said where nothing has to be waited for: more if all is busy."""
+    return max(10.0, 4 * status(lab)[2])
 
 
 def kill(process: subprocess.Popen) -> None:
@@ -142,37 +144,6 @@ def small_disk(lab: FleetLab) -> Iterator[Callable[[], None]]:
     finally:
         with without_broker(lab):
             subprocess.run(["umount", "-l", store], check=True)
-
-
-FULL = """
-import socket, sys, time
-sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-while True:
-    for _ in range(30):
-        sender.sendto(bytes(1000), (sys.argv[1], 27015))
-    time.sleep(0.01)
-"""
-
-
-@contextlib.contextmanager
-def full_link(lab: FleetLab, one: Member) -> Iterator[None]:
-    """Have the link on which a machine reaches the servers carry a tenth of what a flood sends over it."""
-    number = lab.machines.index(one)
-    there = ("ip", "netns", "exec", lab.hub)
-    port = ("dev", f"port{number}")
-    slow = ("handle", "1:", "tbf", "rate", "1mbit", "burst", "3kb", "limit", "30kb")
-    subprocess.run([*there, "tc", "qdisc", "add", *port, "root", *slow], check=True)
-    few = ("parent", "1:1", "pfifo", "limit", "3")  # packets: small ones are lost as often as large ones
-    subprocess.run([*there, "tc", "qdisc", "add", *port, *few], check=True)
-    flood = subprocess.Popen([*there, sys.executable, "-c", FULL, f"10.77.1.{1 + number}"])
-    try:
-        yield
-        counted = subprocess.check_output([*there, "tc", "-s", "-j", "qdisc", "show", *port], text=True)
-        [about] = [row for row in json.loads(counted) if row["kind"] == "tbf"]
-        assert about["drops"] > 5 * about["packets"], about
-    finally:
-        end(flood)
-        subprocess.run([*there, "tc", "qdisc", "del", *port, "root"], check=True)
 
 
 def kill_guardian(one: Member) -> None:

@@ -12,18 +12,17 @@ import time
 import pytest
 from fleet_lab import (
     SAID,
-    SOON,
     TRIAL,
     Run,
     as_broker,
     attacked_fleet,
-    full_link,
     kept,
     kill,
     kill_guardian,
     patched,
     rules,
     small_disk,
+    soon,
     stages,
     status,
     undo,
@@ -73,14 +72,14 @@ def test_a_killed_broker_has_a_trial_revert_and_what_is_kept_stays(fleet):
 
 def test_a_full_disk_of_the_server_is_said_within_seconds_and_rules_in_force_stay(fleet):
     stuck = "could not write (no space left on device), and takes nothing any more"
-    before = kept(fleet, "block", "192.0.2.0/24")
+    before, limit = kept(fleet, "block", "192.0.2.0/24"), soon(fleet)
     with small_disk(fleet) as fill:
         fill()
         code, said, seconds = status(fleet)
-        assert (code, "no room on a disk" in said, seconds < SOON) == (1, True, True), said
+        assert (code, "no room on a disk" in said, seconds < limit) == (1, True, True), said
         began = time.monotonic()
         run = Run(fleet, "block", SOURCES)
-        assert (run.ended()[0], time.monotonic() - began < SOON) == (1, True)
+        assert (run.ended()[0], time.monotonic() - began < limit) == (1, True)
         assert "no room on a disk" in run.said()
         fill()  # nothing was put: with room again all is well
         run = Run(fleet, "block", SOURCES, trial=5, measure=30)
@@ -90,7 +89,7 @@ def test_a_full_disk_of_the_server_is_said_within_seconds_and_rules_in_force_sta
         with pytest.raises(FwtopError, match="no space left on device"):
             as_broker(fleet, lambda broker: broker.put(WANTED, "another.document", bytes(8192), seconds=1))
         code, outcome = run.ended()
-        assert (code, stuck in outcome["rollout"]["reason"], time.monotonic() - began < SOON) == (
+        assert (code, stuck in outcome["rollout"]["reason"], time.monotonic() - began < limit) == (
             1,
             True,
             True,
@@ -99,7 +98,7 @@ def test_a_full_disk_of_the_server_is_said_within_seconds_and_rules_in_force_sta
         assert rules(fleet) == [1, 1]
         fill()
         code, said, seconds = status(fleet)
-        assert (code, f"{stuck}: make room" in said, seconds < SOON) == (1, True, True), said
+        assert (code, f"{stuck}: make room" in said, seconds < limit) == (1, True, True), said
         code, told = patched(fleet, "", "undo", before, "--key", str(fleet.key))
         assert (code, told.count(": undone"), stuck in told) == (1, 2, True), told  # those connected heard it
         assert rules(fleet) == [0, 0]
@@ -183,20 +182,6 @@ def test_a_machine_that_comes_back_from_an_old_snapshot_gets_what_is_kept_and_no
     held = {row["rollout"]: row["stage"] for row in fleet.stages()["web-2"]}
     assert held == {undone: "undone", stays: "kept"}
     undo(fleet, stays)
-
-
-@pytest.mark.matrix
-def test_a_flood_that_fills_the_link_to_the_servers_changes_no_rule_and_is_said(fleet):
-    before = kept(fleet, "block", "192.0.2.0/24")
-    with full_link(fleet, fleet.machines[1]):
-        until(lambda: "web-2 is silent" in status(fleet)[1], SAID)
-        run = Run(fleet, "block", SOURCES)
-        code, outcome = run.ended()
-        assert (code, outcome["preview"]["silent"]) == (0, ["web-2"]), run.said()
-        assert rules(fleet) == [2, 1]
-    fleet.await_watched()
-    undo(fleet, outcome["rollout"]["rollout"], left=1)
-    undo(fleet, before)
 
 
 @pytest.mark.matrix  # test_fleet_rollout has refusals of machines, test_guardian_guard what is refused

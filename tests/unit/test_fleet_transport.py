@@ -7,6 +7,7 @@ import signal
 import socket
 import time
 from pathlib import Path
+from unittest.mock import ANY
 
 import pytest
 from fleet_memory import Memory
@@ -241,6 +242,7 @@ async def test_a_flooding_machine_is_named_and_heard_no_more_and_the_others_are(
                 while (heard := await seen.get()) != ("web-1", b"well"):
                     assert heard[0] == "web-1" or seen.qsize() < 400
     assert flooding.empty()
+    assert await leader.loud() == {web2.user: (ANY, ANY)}
     await web2._client.publish("fleet.summary.web-2", b"x" * (MAX_ANSWER + 1))
     async with asyncio.timeout(20):
         await web2.lost.wait()

@@ -20,7 +20,7 @@ from fwtop.fleet.founding import OperatorFile
 from fwtop.fleet.keys import MachineKey
 from fwtop.fleet.summary import NO_GUARDIAN, NOT_WATCHED
 from fwtop.fleet.transport import WANTED
-from fwtop.fleet.view import DOUBLE, FLOODS, Heard, View
+from fwtop.fleet.view import DOUBLE, Heard, View
 from fwtop.fleet.wanted import DOCUMENT, Question
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
@@ -38,6 +38,7 @@ class _Seen(Struct):
     server: dict[str, str]
     streams: dict[str, dict[str, Any]]
     ailing: list[str]  # servers, by their own word
+    loud: dict[str, tuple[int, float]]  # by their keys: bytes, and seconds
 
     @property
     def behind(self) -> list[str]:
@@ -58,7 +59,12 @@ class _Seen(Struct):
             f"{name} is silent: on it, systemctl status fwtop-fleet; its rules stay as they are"
             for name in self.view.silent(known)
         ]
-        lines += [f"{name}: {FLOODS}" for name in sorted(self.view.flooding)]
+        lines += [
+            f"{name} sent the servers {sent[0] / 1e6:.0f} MB in {duration(sent[1])}, more than machines do: "
+            f"on it, systemctl stop fwtop-fleet, or 'fwtop fleet revoke {name}'"
+            for name, member in known.items()
+            if (sent := self.loud.get(member.user)) is not None
+        ]
         lines += self.ailing
         lines += [
             f"the server {name} is gone, or behind the others: on it, systemctl status fwtop-broker; "
@@ -98,19 +104,20 @@ async def _look(args: argparse.Namespace) -> _Seen:
     file = founding.read_operator(args.fleet)
     async with await Broker.connect(file.access) as broker:
         view = View(await register.read(broker, file.fleet, MachineKey(file.registrar)))
-        await view.follow(broker)
         await view.ask(broker, Question.new(), _ASK_SECONDS, {})
         documents = {}
         for name, entry in (await broker.read(WANTED)).items():
             rollout, _, kind = name.partition(".")
             if kind == DOCUMENT:
                 documents[rollout] = read_document(of_json(Sealed, entry.document).text.encode())
+        loud: dict[str, tuple[int, float]] = {}
         try:
+            loud = await broker.loud()
             if not (ailing := await broker.ailing()):
                 await broker.check_room(len(file.urls))
         except FwtopError as error:
             ailing = [str(error)]
-        return _Seen(file, view, documents, broker.server, await broker.streams(), ailing)
+        return _Seen(file, view, documents, broker.server, await broker.streams(), ailing, loud)
 
 
 def _status(args: argparse.Namespace) -> int:
