@@ -179,7 +179,7 @@ class SnapshotView:
         anew = listed.moved or looked != self._looked or desk.feed.player is not None
         self._looked, listed.moved = looked, False
         held = isinstance(desk.screen.app.screen, Dialog)
-        listed.take(snapshot, desk.scope.chosen, desk.clock(), anew=anew, held=held)
+        listed.take(snapshot, desk.scope.chosen, desk.clock(), anew=anew, seen=looked[0], held=held)
 
     def _has_room(self) -> bool:
         """Whether a slow link may get a list now; what a key asks for doesn't wait."""

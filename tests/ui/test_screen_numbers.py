@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from screen_factory import snapshot
 
 from fwtop.model.rule import Match
+from fwtop.model.traffic.snapshot import Proposal, Snapshot
 from fwtop.ui.lists.numbers import RECENT_SECONDS, Numbers, ProposalList
 
 # What is proposed, the best first, and behind "|" what stands aside; what happens at that time; the numbers
@@ -60,6 +61,13 @@ the first seconds don't move under a key either
  2.4  b a                →  a b       better b
  2.6  b a                →  b a
 
+what nothing keeps is in order at once, but for a key
+ 0.0  a b
+10.0  b a      due       →  b a
+11.0  b a      key
+12.0  a b      due       →  b a       better a
+13.1  a b      due       →  a b
+
 an attack that is out of the way makes room
  0.0  a b | r
 10.0  x | r a b          →  r x a b   better x
@@ -90,12 +98,15 @@ def test_numbers_go_with_their_proposals(title: str) -> None:
     for line in _runs()[title]:
         given_, _, then = line.partition("→")
         at, *words = given_.split()
-        event = words.pop() if words[-1] in ("moves", "key", "dialog") else ""
+        event = words.pop() if words[-1] in ("moves", "key", "dialog", "due") else ""
         listed = " ".join(words).replace("-", "")
         first, _, aside = listed.partition("|")
         if event in ("moves", "key"):
             numbers.press(float(at))
-        numbers.take(first.split(), aside.split(), float(at), anew=event == "moves", held=event == "dialog")
+        numbers.take(
+            first.split(), aside.split(), float(at),
+            anew=event == "moves", due=event == "due", held=event == "dialog",
+        )  # fmt: skip
         order, _, better = then.partition("better")
         if then:
             assert (" ".join(numbers.order) or "-", numbers.better) == (order.strip(), better.strip()), line
@@ -193,3 +204,24 @@ def test_what_has_paused_makes_room_for_what_another_firewall_stops() -> None:
     for at in (10.0, 20.0):
         made.take(replace(scene, judgement=over), 0, at)
     assert made.listed[0].key == "gre"
+
+
+def test_one_that_would_cut_clients_loses_its_place_at_once_to_one_that_would_not() -> None:
+    scene = snapshot()
+    best = scene.judgement.proposals[0]
+    assert best.rule is not None
+    clean = replace(best, key="clean", collateral_share=0.0)
+    cuts = replace(best, key="cuts", collateral_share=0.12, rule=replace(best.rule, match=Match(protocol=6)))
+
+    def judged(*proposals: Proposal) -> Snapshot:
+        return replace(scene, judgement=replace(scene.judgement, proposals=proposals))
+
+    made = ProposalList()
+    for at, proposals in ((0.0, (cuts, clean)), (10.0, (cuts, clean)), (11.0, (clean, cuts))):
+        made.take(judged(*proposals), 0, at)
+    assert made.listed[0].key == "clean"
+    other = replace(best, key="other", rule=replace(best.rule, match=Match(protocol=17)))
+    made.take(judged(other, clean), 0, 20.0)
+    assert made.listed[0].key == "clean", "a better one that harms as little waits"
+    made.take(judged(other, clean), 0, 30.0, seen=False)
+    assert made.listed[0].key == "other", "but not for who doesn't see the list"

@@ -1,8 +1,9 @@
 """Which proposals are listed and under which numbers, and what a key that is a number means.
 
 A number belongs to its proposal while that is listed, from 1 on and without holes. One that is better than
-the first is marked; it gets its place when the operator next moves, or when the list is drawn anew. Nothing
-moves within two seconds of a key, nor under a dialog.
+the first is marked; it gets its place when the operator next moves, or when the list is drawn anew: at once
+while nobody sees the list, or where the first would harm clients and the better one would not. Nothing moves
+within two seconds of a key, nor under a dialog.
 """
 
 from __future__ import annotations
@@ -60,11 +61,13 @@ class Numbers(Struct):
         now: float,
         *,
         anew: bool = False,
+        due: bool = False,
         held: bool = False,
     ) -> None:
         """Number those listed, the best first, and behind them those that stand aside.
 
-        `anew`: the operator has moved, or looks at the list again; `held`: a dialog lies over it.
+        `anew`: the operator has moved, or looks at the list again; `due`: only a key keeps numbers as they
+        are; `held`: a dialog lies over it.
         """
         wanted = (*first, *aside)
         if not self.order:
@@ -73,7 +76,7 @@ class Numbers(Struct):
             self.press(now)
         may_move = self._is_quiet(now) or (anew and self._was_quiet and not held)
         settling = 0 <= now - self._began < _SETTLING_SECONDS
-        if not wanted or (may_move and (anew or settling)):
+        if not wanted or (may_move and (anew or settling)) or (due and self._is_quiet(now)):
             kept: tuple[str, ...] = ()
         elif may_move:
             stays = {*first, *(key for key in aside if key not in self.first)}
@@ -135,9 +138,13 @@ class ProposalList:
         self._harmed: dict[str, tuple[Rule, float]] = {}  # rules that cost clients something, and when last
 
     def take(
-        self, snapshot: Snapshot, scope: int, now: float, *, anew: bool = False, held: bool = False
-    ) -> None:
-        """List the proposals of a snapshot, those against the scope's incident (0: all) before others."""
+        self, snapshot: Snapshot, scope: int, now: float, *,
+        anew: bool = False, seen: bool = True, held: bool = False,
+    ) -> None:  # fmt: skip
+        """List the proposals of a snapshot, those against the scope's incident (0: all) before others.
+
+        `seen`: the list is on the screen; `anew` and `held` are as in `Numbers.take`.
+        """
         ways = self._ways(snapshot, scope, now)
         self._note_harm(snapshot, now)
         attacks = snapshot.judgement.attacks
@@ -162,7 +169,11 @@ class ProposalList:
                 aside[key] = ways.get(one.incident) or (HARMED if self._did_harm(rule) else relief)
         last = sorted((key for key, way in aside.items() if way), key=lambda key: _FOLDS.index(aside[key]))
         self._ranked = {key: place for place, key in enumerate(given)}
-        self.numbers.take([key for key in given if not aside[key]], last, now, anew=anew, held=held)
+        best = [key for key in given if not aside[key]]
+        now_first = given.get(self.numbers.order[0]) if self.numbers.order else None
+        spares = bool(best) and given[best[0]].harm < HARM_LIMIT
+        due = not seen or (spares and now_first is not None and now_first.harm >= HARM_LIMIT)
+        self.numbers.take(best, last, now, anew=anew, due=due, held=held)
         before = {one.key: one for one in self.listed}
         order, first = self.numbers.order, self.numbers.first
         self.listed = tuple(
