@@ -22,9 +22,9 @@ from fwtop.guardian.limits import read_limits
 from fwtop.guardian.main import Options
 from fwtop.guardian.serving.connections import MAX_OF_PROGRAMS, MAX_OF_USER
 from fwtop.guardian.serving.peer import identity_of
-from fwtop.guardian.serving.programs import is_served, listen
+from fwtop.guardian.serving.programs import listen
 from fwtop.kernel import namespaces
-from fwtop.kernel.descriptors import locked, raise_limit
+from fwtop.kernel.descriptors import is_served, locked, raise_limit
 from fwtop.model.errors import FwtopError
 
 _EVERY_SECONDS = 2.0  # between two comparisons, while somebody follows

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from fwtop.client.connection import Connection, EndedError
 from fwtop.kernel import namespaces
 from fwtop.kernel.children import enlarge
-from fwtop.kernel.descriptors import close_all, closing
+from fwtop.kernel.descriptors import close_all, closing, is_served, locked
 from fwtop.kernel.procfs import read_text
 from fwtop.kernel.programs import GUARDIAN_ENVIRONMENT, CommandError, module_argv, run
 from fwtop.model import messages, paths, protocol
@@ -30,8 +30,9 @@ from fwtop.model.rule import Rule, RuleStatus
 from fwtop.model.text import safe_text
 
 ANSWER_SECONDS = protocol.SHORT_SECONDS
-_STARTS = 12  # of guardians that end, or meet another one (5 s), before one answers
+_STARTS = 12  # of guardians that end, or meet another one, before one answers
 _START_SECONDS = 120.0  # that a guardian may take to be ready while it lives, however busy the machine
+_BESIDE_SECONDS = 10.0  # for another client's, before one is started beside it
 _RETRY_SECONDS = 0.05
 _GUARDIAN = "fwtop.guardian"
 
@@ -182,7 +183,7 @@ def reach(
     for _ in range(_STARTS):
         if (client := _try(path, hello)) is not None:
             return client
-        _spawn(netns, run_directory, ("--build", hello.build or paths.build_id(), *guardian_arguments))
+        _start(netns, path, ("--build", hello.build or paths.build_id(), *guardian_arguments))
     if (client := _try(path, hello)) is not None:
         return client
     raise _silent(path, "")
@@ -241,6 +242,24 @@ def _stopped(sock: socket.socket) -> str:
         if read_text(f"/proc/{pid}/stat").rpartition(")")[2].split()[0] in ("T", "t"):
             return f"the guardian, process {pid}, is stopped; nothing was changed; try: kill -CONT {pid}"
     return ""
+
+
+def _start(netns: int, path: Path, arguments: tuple[str, ...]) -> None:
+    """Start a guardian unless another client does: it is waited for until it serves. Raises FwtopError.
+
+    However many come at once, on a busy machine all but one process would start in vain, and delay that one.
+    """
+    with contextlib.ExitStack() as held:
+        try:
+            path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+            lock = path.with_name(f"start-{path.stem}.lock")
+            held.enter_context(locked(lock, _BESIDE_SECONDS, given_up=lambda: is_served(path)))
+        except OSError:  # it takes long, or a confined process may not write there: one more is no harm
+            pass
+        if is_served(path):
+            time.sleep(_RETRY_SECONDS)  # it came meanwhile, or is about to end
+        else:
+            _spawn(netns, path.parent, arguments)
 
 
 def _spawn(netns_descriptor: int, run_directory: Path, arguments: tuple[str, ...]) -> None:

@@ -34,13 +34,13 @@ from fwtop.guardian.rules.adoption import adopt_all
 from fwtop.guardian.rules.lifecycle import Lifecycle
 from fwtop.guardian.rules.state import GuardianState
 from fwtop.guardian.serving.changes import ChangeLog
-from fwtop.guardian.serving.programs import SUFFIX, is_served, listen
+from fwtop.guardian.serving.programs import SUFFIX, listen
 from fwtop.guardian.serving.reports import Reports
 from fwtop.guardian.serving.requests import FleetRequests, Handlers, ListRequests
 from fwtop.guardian.serving.server import Identity, Server
 from fwtop.guardian.serving.worker import Worker
 from fwtop.kernel import namespaces
-from fwtop.kernel.descriptors import closing, locked, raise_limit
+from fwtop.kernel.descriptors import closing, is_served, locked, raise_limit
 from fwtop.kernel.links import readable_links, receiving_links
 from fwtop.kernel.programs import GUARDIAN_ENVIRONMENT
 from fwtop.model import paths
@@ -315,12 +315,12 @@ def remove_stale(directory: Path) -> None:
     """
     for path in directory.glob("*.lock"):
         what, _, name = path.stem.partition("-")
-        if not what.isdigit() and what != "api":
+        if not what.isdigit() and what not in ("api", "start"):
             continue
         flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
         with contextlib.suppress(OSError), closing(os.open(path, flags)) as descriptor:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if what.isdigit() or (name and not (namespaces.NETNS / name).exists()):
+            if what.isdigit() or (what == "api" and name and not (namespaces.NETNS / name).exists()):
                 path.with_suffix(".sock").unlink(missing_ok=True)
                 path.with_suffix(SUFFIX).unlink(missing_ok=True)
             path.unlink()

@@ -1,4 +1,4 @@
-"""Descriptors: closed with a block, kept back for need, and locks that end with their process (flock(2))."""
+"""Descriptors: closed with a block, kept back for need; locks that end with their process; who listens."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import errno
 import fcntl
 import os
 import resource
+import socket
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -112,6 +113,18 @@ def _locked(path: Path, seconds: float, given_up: Callable[[], bool]) -> int:
                 raise
             time.sleep(0.02)  # flock(2) has no time limit of its own
         os.close(descriptor)
+
+
+def is_served(path: Path, kind: socket.SocketKind = socket.SOCK_SEQPACKET) -> bool:
+    """Tell whether somebody listens at a socket, systemd perhaps."""
+    with socket.socket(socket.AF_UNIX, kind | socket.SOCK_NONBLOCK) as sock:
+        try:
+            sock.connect(str(path))
+        except BlockingIOError:
+            return True  # so many wait there
+        except OSError:
+            return False
+        return True
 
 
 def is_held(path: Path) -> bool:

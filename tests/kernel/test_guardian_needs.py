@@ -9,11 +9,13 @@ import socket
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from guardian_bench import PORT, SOON_SECONDS, VARIANTS, Bench, apply, inside, kill, rules_of
 
+from fwtop.client import discovery
 from fwtop.guardian.main import LOCK_SECONDS
 from fwtop.kernel import namespaces
 from fwtop.kernel.descriptors import closing
@@ -191,11 +193,31 @@ def test_one_that_was_started_beside_another_ends_once_that_one_serves(bench: Be
     assert took < LOCK_SECONDS, "its client waits for as long"
 
 
+def test_of_clients_that_come_at_once_one_starts_the_guardian(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = []
+
+    def counted(argv: list[str], netns: int) -> subprocess.CompletedProcess[bytes]:
+        started.append(argv)
+        return start_guardian(argv, netns)
+
+    bench.kill_guardian()
+    monkeypatch.setattr(discovery, "run_starter", counted)
+    with ThreadPoolExecutor(8) as clients:
+        found = list(clients.map(lambda _: bench.connect(), range(8)))
+    assert len({client.about["pid"] for client in found}) == 1
+    assert len(started) == 1
+    for client in found:
+        client.close()
+    assert not [*bench.directory.glob("start-*")]
+
+
 def test_stale_locks_go_and_held_ones_stay(bench: Bench) -> None:
     served = {
         f"{path}.{end}" for path in ("api", f"api-{bench.netns}", "api-gone") for end in ("lock", "sock")
     }
-    names = {"1.lock", "1.sock", "2.lock", "notes.lock", *served}
+    names = {"1.lock", "1.sock", "2.lock", "notes.lock", "start-1.lock", *served}
     for name in names:
         (bench.directory / name).touch()
     held = os.open(bench.directory / "2.lock", os.O_RDWR)

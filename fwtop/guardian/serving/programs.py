@@ -190,18 +190,6 @@ def listen(path: Path, most: int = 256, kind: socket.SocketKind = socket.SOCK_SE
     return listener
 
 
-def is_served(path: Path, kind: socket.SocketKind = socket.SOCK_SEQPACKET) -> bool:
-    """Tell whether somebody listens at a socket, systemd perhaps."""
-    with socket.socket(socket.AF_UNIX, kind | socket.SOCK_NONBLOCK) as sock:
-        try:
-            sock.connect(str(path))
-        except BlockingIOError:
-            return True  # so many wait there
-        except OSError:
-            return False
-        return True
-
-
 class Agent(Struct, eq=False):
     """A child at work for a client's connection."""
 
