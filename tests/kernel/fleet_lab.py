@@ -9,6 +9,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
@@ -19,6 +20,7 @@ from fwtop.fleet.broker import Broker
 from fwtop.kernel.namespaces import inside
 from fwtop.kernel.programs import module_argv
 from fwtop.lab.fleet import FleetLab, Member
+from fwtop.lab.processes import end
 
 TRIAL = 8  # seconds
 SAID = 40.0  # seconds in which who asks is told what is wrong, however busy the machine is
@@ -144,6 +146,37 @@ def small_disk(lab: FleetLab) -> Iterator[Callable[[], None]]:
     finally:
         with without_broker(lab):
             subprocess.run(["umount", "-l", store], check=True)
+
+
+FULL = """
+import socket, sys, time
+sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+while True:
+    for _ in range(4):
+        sender.sendto(bytes(1000), (sys.argv[1], 27015))
+    time.sleep(0.001)
+"""
+
+
+@contextlib.contextmanager
+def full_link(lab: FleetLab, one: Member) -> Iterator[None]:
+    """Have the link on which a machine reaches the servers carry a tenth of what a flood sends over it."""
+    number = lab.machines.index(one)
+    there = ("ip", "netns", "exec", lab.hub)
+    port = ("dev", f"port{number}")
+    slow = ("handle", "1:", "tbf", "rate", "1mbit", "burst", "3kb", "limit", "30kb")
+    subprocess.run([*there, "tc", "qdisc", "add", *port, "root", *slow], check=True)
+    few = ("parent", "1:1", "pfifo", "limit", "3")  # packets: small ones are lost as often as large ones
+    subprocess.run([*there, "tc", "qdisc", "add", *port, *few], check=True)
+    flood = subprocess.Popen([*there, sys.executable, "-c", FULL, f"10.77.1.{1 + number}"])
+    try:
+        yield
+        counted = subprocess.check_output([*there, "tc", "-s", "-j", "qdisc", "show", *port], text=True)
+        [about] = [row for row in json.loads(counted) if row["kind"] == "tbf"]
+        assert about["drops"] > 5 * about["packets"], about
+    finally:
+        end(flood)
+        subprocess.run([*there, "tc", "qdisc", "del", *port, "root"], check=True)
 
 
 def kill_guardian(one: Member) -> None:

@@ -16,6 +16,7 @@ from fleet_lab import (
     Run,
     as_broker,
     attacked_fleet,
+    full_link,
     kept,
     kill,
     kill_guardian,
@@ -182,6 +183,21 @@ def test_a_machine_that_comes_back_from_an_old_snapshot_gets_what_is_kept_and_no
     held = {row["rollout"]: row["stage"] for row in fleet.stages()["web-2"]}
     assert held == {undone: "undone", stays: "kept"}
     undo(fleet, stays)
+
+
+@pytest.mark.matrix
+def test_a_flood_that_fills_the_link_to_the_servers_changes_no_rule_and_is_said(fleet):
+    before = kept(fleet, "block", "192.0.2.0/24")
+    with full_link(fleet, fleet.machines[1]):
+        until(lambda: "web-2 is silent" in status(fleet)[1], SAID)
+        code, outcome = Run(fleet, "block", SOURCES).ended()
+        # A packet in twenty comes through: it may have heard of it, and then must have taken it back.
+        until(lambda: "trial" not in stages(fleet), TRIAL * 2 + 10)
+        assert min(rules(fleet)) >= 1
+    fleet.await_watched()
+    if code == 0:
+        undo(fleet, outcome["rollout"]["rollout"], left=1)
+    undo(fleet, before)
 
 
 @pytest.mark.matrix  # test_fleet_rollout has refusals of machines, test_guardian_guard what is refused
