@@ -135,7 +135,8 @@ class Advices:
     def proposals(self, incidents: Sequence[Tracked]) -> tuple[Proposal, ...]:
         """Return the proposals against incidents, given the worst first: best of each first.
 
-        A paused attack's come last while another is on.
+        What nobody should take while there is another comes after these, and a paused attack's last while
+        another is on.
         """
         self._held = {one.id: self._held[one.id] for one in incidents if one.id in self._held}
         vectors: list[list[tuple[str, Proposal]]] = []
@@ -154,7 +155,8 @@ class Advices:
                     (state if one.state else vectors).append(made)
         first = [made[0] for made in vectors if made]
         rest = [item for made in vectors for item in made[1:]]
-        offered = dict([*first, *rest, *chain.from_iterable(state), *paused])
+        against = [*first, *rest, *chain.from_iterable(state)]
+        offered = dict([*sorted(against, key=lambda item: item[1].is_last_resort), *paused])
         return tuple(_numbered(one, key, number) for number, (key, one) in enumerate(offered.items(), 1))
 
 

@@ -9,11 +9,14 @@ import numpy as np
 import pytest
 from analysis_commands import check_commands
 from analysis_factory import STARTED, make_batch, make_frames, make_tables, make_window
+from msgspec.structs import replace
 
 from fwtop.analysis.config import AdviseConfig
 from fwtop.analysis.learning import BACK, NORMAL
 from fwtop.analysis.memory import CLASSES, Baseline, class_rates
-from fwtop.incidents.advisor import Advisor, of_window
+from fwtop.analysis.proposals.propose import Offer
+from fwtop.incidents.advisor import Advice, Advices, Advisor, Premises, of_window
+from fwtop.incidents.tracker import Tracked
 from fwtop.model.traffic.counters import ConntrackSample
 from fwtop.model.traffic.packets import PacketBatch
 from fwtop.model.traffic.snapshot import Judgement
@@ -105,6 +108,20 @@ def test_proposals_stay_while_the_attack_does_and_change_with_it() -> None:
     assert any("port 123" in proposal.summary for proposal in dict(seen)[15.5].proposals)
     numbers = [[proposal.number for proposal in judgement.proposals] for _, judgement in seen]
     assert all(found == list(range(1, len(found) + 1)) for found in numbers), "without holes"
+
+
+def test_what_nobody_should_take_comes_after_what_is_against_another_attack() -> None:
+    """A block that cut the clients was number 1, before a clean one against the slow attack beside it."""
+    live = Live([VISITORS, NTP | {"count": 20_000}], 5.0)
+    clean = next(one for one in live.tick(5.0).proposals if one.rule is not None and not one.is_last_resort)
+    cuts = replace(clean, needs_force="it would drop 14 % of normal traffic")
+    advices, premises = Advices(), Premises(1.0, 1.0, False, False, False, frozenset())
+    for number, offered in ((1, [cuts, clean]), (2, [clean])):
+        made = [Offer(str(place), one) for place, one in enumerate(offered)]
+        advices._held[number] = Advice(premises, 0.0, (), made)
+    attacks = [Tracked(number, "AB"[number - 1], "x", "x", 0.0, 1.0) for number in (1, 2)]
+    shown = advices.proposals(attacks)
+    assert [(one.incident, bool(one.needs_force)) for one in shown] == [(2, False), (1, False), (1, True)]
 
 
 def test_nothing_of_an_attack_is_learned() -> None:
