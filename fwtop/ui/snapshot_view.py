@@ -35,7 +35,7 @@ from fwtop.ui.lists.rows import PART_PANELS
 from fwtop.ui.lists.rules import RuleEffects, effect_lines
 from fwtop.ui.lists.stages import Stage
 from fwtop.ui.lists.table import CellContext
-from fwtop.ui.style import STRONG, Line, width_of
+from fwtop.ui.style import STRONG, TEXT, Line, fit, width_of
 from fwtop.ui.tabs import TAB, Content
 from fwtop.ui.updates import LinkBudget
 
@@ -347,8 +347,11 @@ class SnapshotView:
         width = (graph.box.width - LEGEND if graph.display else self._desk.size[0]) - 1
         lines = self.news.lines(snapshot, min(width, WIDEST_TOAST)) if tabs.tab_bar.display else []
         bottom = tabs.time_bar if tabs.time_bar.display else self._desk.bars["status"]
-        left = min(LABEL, width - max(map(width_of, lines), default=0))
-        tabs.toasts.write(lines, *((left, HEADER_ROWS) if graph.display else (1, bottom.box.y - len(lines))))
+        if graph.display:
+            tabs.toasts.write(lines, min(LABEL, width - max(map(width_of, lines), default=0)), HEADER_ROWS)
+        else:  # whole lines: what stays beside it of the rows below would read on from its text
+            whole = [fit([(" ", TEXT), *line], width + 1) for line in lines]
+            tabs.toasts.write(whole, 0, bottom.box.y - len(lines))
 
     def _machine_changed(self, changes: Sequence[Change]) -> None:
         """Tell of alarms, and draw the rules where they are shown: other long lists have their own time."""
