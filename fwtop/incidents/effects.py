@@ -53,6 +53,7 @@ def with_effects(
     now = context.traffic.started + context.traffic.seconds
     for earlier in known:
         if (when := _cut_at(earlier, rules)) is not None:
+            earlier.cut_peak_pps = earlier.cut_peak_pps or earlier.peak_pps
             earlier.cut_since, earlier.cut_until = when, now
     cut = [one for one in known if one.cut_until and not (one.shown and one.shown.effect_of)]
     passing = [
@@ -137,7 +138,7 @@ def _comes_of(
 ) -> bool:
     """Check whether an incident is no more than its cause was, by sources that rules have cut."""
     holds = cause.shown.holds if cause.shown is not None else 0  # of each a SYN a second, as kernels do
-    if incident.pps > _NO_MORE * max(cause.peak_pps, holds):
+    if incident.pps > _NO_MORE * max(cause.cut_peak_pps, holds):
         return False
     passes = finding.held is None and incident.mine_share < _MOST
     if passes and not _ends_connections(context, finding):  # the rule doesn't stop it: another vector

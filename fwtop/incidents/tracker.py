@@ -53,6 +53,7 @@ class Tracked(Struct):
     alone_until: float = 0.0  # its last packet before that
     cut_since: float = 0.0  # when the first rule against it was installed
     cut_until: float = 0.0  # end of the last window that saw one in force; 0: none did
+    cut_peak_pps: float = 0.0  # its peak when the first was seen in force
     sources: U64 = field(default_factory=lambda: np.zeros(0, np.uint64))  # hashed, of its packets so far
     _pulse_began: float = 0.0
     _longest_pulse: float = 0.0

@@ -472,7 +472,7 @@ ENTRIES = (
         "programs of one kind that poll", http_requests, 1.0,  # agents, long polling
         needs=(same_request.at_least(0.9), whole.yes),
         evidence=(
-            per_source.says(1, 2.0, 4, -3.0),
+            per_source.says(1, 2.0, 2.5, -5.0),
             on_kept_connections.says(0.3, -3.0, 0.9, 1.5),
             rate.says(300, 0.5, 2_000, -4.0),
             requests_above_normal.says(5, 0.0, 50, -4.0),
