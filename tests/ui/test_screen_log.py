@@ -23,13 +23,15 @@ from fwtop.ui.actions.log import (
     MOST_TOASTS,
     REFUSED,
     TOAST_SECONDS,
+    LogEntry,
     SessionLog,
     Toast,
     ToastQueue,
     toast_lines,
 )
-from fwtop.ui.lists.panels import ago
-from fwtop.ui.style import BAD, GOOD, Line
+from fwtop.ui.lists.panels import PAST_VIEW, ago
+from fwtop.ui.lists.table import CellContext
+from fwtop.ui.style import BAD, DIM, GOOD, TEXT, Line
 
 
 def text(lines: list[Line]) -> list[str]:
@@ -271,3 +273,10 @@ def test_proposals_are_summed_up() -> None:
     log.take(shot)
     proposed = [entry.text for entry in log.entries if entry.kind == EventKind.RULE_PROPOSED]
     assert proposed == ["new ones: the Overview lists them"]
+
+
+def test_a_held_list_of_past_attacks_outlasts_the_log_that_it_came_from() -> None:
+    """The log keeps the latest entries only, and a list that is held may have older ones."""
+    ended = LogEntry(7, NOW, EventKind.ATTACK_ENDED, "attack ended", "", "SYN flood", TEXT, incident=3)
+    done = next(column for column in PAST_VIEW.columns if column.title == "done")
+    assert done.cell(ended, CellContext(NOW, log=()), 16) == [("nothing was done", DIM)]

@@ -85,7 +85,8 @@ def past_attacks(log: Sequence[LogEntry], earlier: Sequence[PastAttack]) -> list
 
 
 def _began(item: LogEntry, log: Sequence[LogEntry]) -> float:
-    return min(entry.at for entry in log if entry.incident == item.incident)
+    """Return when its attack began; its end where the log no longer has it, as under a list that is held."""
+    return min((entry.at for entry in log if entry.incident == item.incident), default=item.at)
 
 
 def _stored(one: PastAttack) -> LogEntry:
