@@ -52,10 +52,14 @@ def told_by(folder: Path, script: str, binds: Mapping[Path, str]) -> dict[str, s
     # Killed after its time, it takes along all that the container runs
     alone = ["--pid", "--fork", "--kill-child", "--mount-proc"]
     argv = ["unshare", "--mount", "--propagation", "private", *alone, "sh", "-c", whole]
-    done = subprocess.run(
-        argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=_SECONDS, text=True, check=False
-    )
     file: Path = folder / "told"
+    try:
+        done = subprocess.run(
+            argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=_SECONDS, text=True, check=False
+        )
+    except subprocess.TimeoutExpired:
+        told = file.read_text() if file.exists() else ""
+        pytest.fail(f"the container did not end within {_SECONDS} s; it told:\n{told}")
     if not file.exists():
         pytest.skip(f"systemd-nspawn boots no container here: {(done.stderr or done.stdout)[-300:]}")
     return dict(line.split(": ", 1) for line in file.read_text().splitlines() if ": " in line)

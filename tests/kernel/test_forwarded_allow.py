@@ -9,7 +9,7 @@ import os
 import signal
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 
@@ -209,9 +209,12 @@ def readers_of(guardian: GuardianClient) -> list[int]:
     """Return the process ids of the guardian's children that read packets."""
     tasks = Path(f"/proc/{guardian.about['pid']}/task")
     children = [int(word) for task in tasks.iterdir() for word in (task / "children").read_text().split()]
-    return [
-        pid for pid in children if b"fwtop.dissect.listening" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    ]
+    found = []
+    for pid in children:
+        with suppress(FileNotFoundError, ProcessLookupError):  # it has ended since
+            if b"fwtop.dissect.listening" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                found.append(pid)
+    return found
 
 
 RULES = {

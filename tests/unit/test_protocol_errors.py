@@ -291,7 +291,7 @@ def test_a_refusal_names_a_field_of_its_request(
 
 
 def test_json_that_is_too_deep_is_called_that() -> None:
-    deep = b'{"number": 7, "verb": "apply", "rule": {"a": ' + b"[" * 5000 + b"]" * 5000 + b"}}"
+    deep = b'{"number": 7, "verb": "apply", "rule": {"a": ' + b"[" * 100_000 + b"]" * 100_000 + b"}}"
     with pytest.raises(ProtocolError, match="nested too deeply") as caught:
         parse_request(deep)
     assert caught.value.number == 7
