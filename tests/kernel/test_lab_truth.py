@@ -219,4 +219,4 @@ def test_fragmented_datagrams_that_a_rule_drops_are_nobody_elses(tmp_path: Path)
     drops = {row.rule: row.packets for row in shown.tables.ledger if row.layer == "netfilter"}
     assert drops["1"] > 1.3 * counted > 1_000
     assert sum(drops.values()) - drops["1"] < 0.02 * drops["1"]
-    assert shown.judgement.attacks[0].mine_share > 0.98
+    assert shown.judgement.attacks[0].mine_share > 0.95  # by datagrams it would be some 0.7
