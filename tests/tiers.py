@@ -15,6 +15,10 @@ import pytest
 
 ALONE_AGAIN = "alone_again"
 MAY_PASS_ALONE = 75  # the exit status when nothing else failed; scripts/test.sh runs those tests again
+# Kernel tests race the kernel's clock with many at once on few cores. One that is wrong fails alone as well;
+# more than this many are no coincidence.
+FEW = 4
+CROWDED = "kernel tests wait for deadlines beside others"
 
 
 def covering(table: Iterable[Sequence[str]]) -> list[int]:
@@ -52,17 +56,18 @@ def carry_reasons(items: list[pytest.Item]) -> None:
     """Have the results of tests that may run again tell why."""
     for item in items:
         marker = item.get_closest_marker(ALONE_AGAIN)
-        if marker is None:
-            continue
-        if not marker.args:
+        if marker is not None and not marker.args:
             raise pytest.UsageError(f"{item.nodeid}: {ALONE_AGAIN} needs a reason")
-        item.user_properties.append((ALONE_AGAIN, marker.args[0]))
+        if marker is not None:
+            item.user_properties.append((ALONE_AGAIN, marker.args[0]))
+        elif item.get_closest_marker("kernel"):
+            item.user_properties.append((ALONE_AGAIN, CROWDED))
 
 
 def failed_beside(reporter: Any) -> dict[str, str]:
-    """Return what failed and may run again, with its reason; nothing if anything else failed."""
+    """Return what failed and may run again, with its reason; nothing if anything else failed, or too much."""
     failed = [*reporter.stats.get("failed", ()), *reporter.stats.get("error", ())]
     reasons = {
         report.nodeid: dict(getattr(report, "user_properties", ())).get(ALONE_AGAIN) for report in failed
     }
-    return {} if None in reasons.values() else reasons
+    return {} if None in reasons.values() or len(reasons) > FEW else reasons

@@ -175,7 +175,6 @@ def test_vlan_without_an_interface_is_named(bench: Bench) -> None:
     assert "VLAN-tagged without an interface here" in said
 
 
-@pytest.mark.alone_again("only the busiest namespaces are named, and those of other tests may be busier")
 def test_other_namespace_and_other_chain_are_named(bench: Bench) -> None:
     """Traffic for the attacker's side: here it is quiet, and a process lives where it is not."""
     rule = Rule("", Kind.IPSET, Match(sources=bench.block_rule(6).match.sources), "x", 600)

@@ -98,7 +98,6 @@ def test_a_foreign_clsact_and_its_filters_stay(netns_pair: NetnsPair) -> None:
     assert not something_is_left(victim)
 
 
-@pytest.mark.alone_again("on cores that others use up no window opens and shuts on time, for minutes on end")
 def test_windows_give_the_full_totals(netns_pair: NetnsPair, poll_until: Any) -> None:
     """When observing everything costs too much, an unprivileged process detaches and attaches again."""
     meet(netns_pair)

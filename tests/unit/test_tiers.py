@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from fwtop.model.paths import ROOT
-from tests.tiers import MAY_PASS_ALONE, covering
+from tests.tiers import FEW, MAY_PASS_ALONE, covering
 
 HEAD = "import pytest\n"
 TABLES = """
@@ -29,6 +30,11 @@ def test_named(kind, family): pass
 MARKED = """
 @pytest.mark.alone_again("shares a lock")
 def test_beside(): assert False
+"""
+CROWD = """
+@pytest.mark.kernel
+@pytest.mark.parametrize("number", range({}))
+def test_late(number): assert False
 """
 
 
@@ -78,6 +84,17 @@ def test_only_what_says_why_may_run_again(tmp_path: Path, text: str, status: int
     assert done.returncode == status, done.stdout
     told = "MAY PASS ALONE test_made.py::test_beside: shares a lock"
     assert (told in done.stdout) == (status == MAY_PASS_ALONE)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="kernel tests need root")
+@pytest.mark.one_each(f"{FEW + 1}-1")
+@pytest.mark.parametrize(("failures", "status"), [(FEW, MAY_PASS_ALONE), (FEW + 1, 1)])
+def test_a_few_kernel_tests_may_run_again_and_many_may_not(
+    tmp_path: Path, failures: int, status: int
+) -> None:
+    done = run(tmp_path, CROWD.format(failures))
+    assert done.returncode == status, done.stdout
+    assert ("MAY PASS ALONE" in done.stdout) == (status == MAY_PASS_ALONE)
 
 
 @pytest.mark.parametrize(
