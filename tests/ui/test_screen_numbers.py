@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import inf
 
 import pytest
@@ -10,10 +11,15 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from screen_factory import snapshot
 
-from fwtop.model.rule import Match
-from fwtop.model.traffic.snapshot import Proposal, Snapshot
+from fwtop.model.rule import Match, Mode
+from fwtop.model.traffic.snapshot import Incident, Proposal, Snapshot
 from fwtop.ui.lists.numbers import RECENT_SECONDS, Numbers, ProposalList
 
+SCENE = snapshot()
+BEST = SCENE.judgement.proposals[0]
+RULE, ATTACK = BEST.rule, SCENE.judgement.incident(BEST.incident)
+assert RULE is not None
+assert ATTACK is not None
 # What is proposed, the best first, and behind "|" what stands aside; what happens at that time; the numbers
 # that the screen gives from 1 on, and what is marked as better than the first.
 RUNS = """
@@ -164,64 +170,56 @@ def test_numbers_have_no_holes_and_do_not_move_near_a_key(
             assert numbers.order[: len(before)] == before
 
 
+def judged(*proposals: Proposal, attacks: Sequence[Incident] = SCENE.judgement.attacks) -> Snapshot:
+    judgement = replace(SCENE.judgement, attacks=tuple(attacks), proposals=proposals)
+    return replace(SCENE, judgement=judgement)
+
+
 def test_one_rule_against_two_attacks_is_listed_once_and_says_so() -> None:
-    scene = snapshot()
-    best = scene.judgement.proposals[0]
-    assert best.rule is not None
-    first = scene.judgement.incident(best.incident)
-    assert first is not None
-    other = replace(first, id=900, letter="Z")
-    twin = replace(best, key="twin", incident=other.id)
-    judgement = replace(
-        scene.judgement,
-        attacks=(*scene.judgement.attacks, other),
-        proposals=(*scene.judgement.proposals, twin),
-    )
+    other = replace(ATTACK, id=900, letter="Z")
+    twin = replace(BEST, key="twin", incident=other.id)
+    both = judged(*SCENE.judgement.proposals, twin, attacks=(*SCENE.judgement.attacks, other))
     made = ProposalList()
-    made.take(replace(scene, judgement=judgement), 0, 0.0)
+    made.take(both, 0, 0.0)
     assert "twin" not in [one.key for one in made.listed]
     assert list(made.shared.values()) == ["Z"]
     assert "Z" in made.letters()
-    made.take(replace(scene, judgement=judgement), other.id, 10.0)
+    made.take(both, other.id, 10.0)
     assert "twin" in [one.key for one in made.listed], "of the chosen attack its own is listed"
 
 
 def test_what_has_paused_makes_room_for_what_another_firewall_stops() -> None:
     """Otherwise 1 would be against an attack that is over, while another goes on."""
-    scene = snapshot()
-    best = scene.judgement.proposals[0]
-    assert best.rule is not None
-    first = scene.judgement.incident(best.incident)
-    assert first is not None
-    stopped = replace(first, id=900, letter="Z", other_share=1.0, mine_share=0.0, kernel_share=0.0)
-    gre = replace(best, key="gre", incident=900, rule=replace(best.rule, match=Match(protocol=47)))
-    proposals = (*scene.judgement.proposals, gre)
-    both = replace(scene.judgement, attacks=(first, stopped), proposals=proposals)
-    over = replace(both, attacks=(replace(first, paused=scene.at), stopped))
+    stopped = replace(ATTACK, id=900, letter="Z", other_share=1.0, mine_share=0.0, kernel_share=0.0)
+    gre = replace(BEST, key="gre", incident=900, rule=replace(RULE, match=Match(protocol=47)))
+    proposals = (*SCENE.judgement.proposals, gre)
     made = ProposalList()
-    made.take(replace(scene, judgement=both), 0, 0.0)
-    assert made.listed[0].key == best.key
+    made.take(judged(*proposals, attacks=(ATTACK, stopped)), 0, 0.0)
+    assert made.listed[0].key == BEST.key
     for at in (10.0, 20.0):
-        made.take(replace(scene, judgement=over), 0, at)
+        made.take(judged(*proposals, attacks=(replace(ATTACK, paused=SCENE.at), stopped)), 0, at)
     assert made.listed[0].key == "gre"
 
 
 def test_one_that_would_cut_clients_loses_its_place_at_once_to_one_that_would_not() -> None:
-    scene = snapshot()
-    best = scene.judgement.proposals[0]
-    assert best.rule is not None
-    clean = replace(best, key="clean", collateral_share=0.0)
-    cuts = replace(best, key="cuts", collateral_share=0.12, rule=replace(best.rule, match=Match(protocol=6)))
-
-    def judged(*proposals: Proposal) -> Snapshot:
-        return replace(scene, judgement=replace(scene.judgement, proposals=proposals))
-
+    clean = replace(BEST, key="clean", collateral_share=0.0)
+    cuts = replace(BEST, key="cuts", collateral_share=0.12, rule=replace(RULE, match=Match(protocol=6)))
     made = ProposalList()
     for at, proposals in ((0.0, (cuts, clean)), (10.0, (cuts, clean)), (11.0, (clean, cuts))):
         made.take(judged(*proposals), 0, at)
     assert made.listed[0].key == "clean"
-    other = replace(best, key="other", rule=replace(best.rule, match=Match(protocol=17)))
+    other = replace(BEST, key="other", rule=replace(RULE, match=Match(protocol=17)))
     made.take(judged(other, clean), 0, 20.0)
     assert made.listed[0].key == "clean", "a better one that harms as little waits"
     made.take(judged(other, clean), 0, 30.0, seen=False)
     assert made.listed[0].key == "other", "but not for who doesn't see the list"
+
+
+def test_what_is_folded_has_no_number_before_what_is_not() -> None:
+    """Once a rule did what was first, 1 was relief at the end of the list, which began with 4."""
+    relief = replace(BEST, key="relief", rule=replace(RULE, mode=Mode.COUNT))
+    other = replace(BEST, key="other", rule=replace(RULE, match=Match(protocol=17)))
+    made = ProposalList()
+    for at, proposals in ((0.0, (BEST, relief)), (10.0, (BEST, relief, other)), (20.0, (other, relief))):
+        made.take(judged(*proposals), 0, at)
+    assert [one.key for one in made.listed] == ["other", "relief"]

@@ -2,8 +2,8 @@
 
 A number belongs to its proposal while that is listed, from 1 on and without holes. One that is better than
 the first is marked; it gets its place when the operator next moves, or when the list is drawn anew: at once
-while nobody sees the list, or where the first would harm clients and the better one would not. Nothing moves
-within two seconds of a key, nor under a dialog.
+while nobody sees the list, or where the first is folded, or would harm clients and the better one would not.
+Nothing moves within two seconds of a key, nor under a dialog.
 """
 
 from __future__ import annotations
@@ -170,9 +170,10 @@ class ProposalList:
         last = sorted((key for key, way in aside.items() if way), key=lambda key: _FOLDS.index(aside[key]))
         self._ranked = {key: place for place, key in enumerate(given)}
         best = [key for key in given if not aside[key]]
-        now_first = given.get(self.numbers.order[0]) if self.numbers.order else None
-        spares = bool(best) and given[best[0]].harm < HARM_LIMIT
-        due = not seen or (spares and now_first is not None and now_first.harm >= HARM_LIMIT)
+        now_first = next((key for key in self.numbers.order if key in given), "")
+        harms = now_first in given and given[now_first].harm >= HARM_LIMIT
+        spares = harms and bool(best) and given[best[0]].harm < HARM_LIMIT
+        due = not seen or spares or (bool(best) and now_first in last)
         self.numbers.take(best, last, now, anew=anew, due=due, held=held)
         before = {one.key: one for one in self.listed}
         order, first = self.numbers.order, self.numbers.first
