@@ -28,7 +28,7 @@ workers=$((4 * $(nproc))) # kernel tests mostly wait
 [[ $workers -le 12 ]] || workers=12
 flooding=(tests/kernel/test_{bench_lab,full_rate_table,lab_ends,whole_program}.py) # others beside them would change figures, end labs
 longest=( # minutes: first, or they would end alone
-  tests/kernel/test_{ledger_kinds,whole_record,ruleset_events,slow_attacks,xdp_rules,xdp_verdicts,harden_stateless}.py
+  tests/kernel/test_{ledger_kinds,fleet_page,whole_record,ruleset_events,slow_attacks,xdp_rules,xdp_verdicts,harden_stateless}.py
   tests/kernel/test_guardian_{changing,allow_sets,counting,block,overdue}.py
 )
 waiting=( # for programs that they start, without any CPU: first as well

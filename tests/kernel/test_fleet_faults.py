@@ -71,6 +71,7 @@ def test_a_killed_broker_has_a_trial_revert_and_what_is_kept_stays(fleet):
     undo(fleet, before)
 
 
+@pytest.mark.matrix  # more than a minute; a killed broker is said in the same way
 def test_a_full_disk_of_the_server_is_said_within_seconds_and_rules_in_force_stay(fleet):
     stuck = "could not write (no space left on device), and takes nothing any more"
     before, limit = kept(fleet, "block", "192.0.2.0/24"), soon(fleet)
