@@ -2,19 +2,23 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"net"
 	"os"
 )
 
-type Rule struct{ Key string }
+type Rule struct{ Key, Rule string }
+type Status struct {
+	Rule struct{ Id, Summary string }
+}
 type Document struct {
-	Ok                                           *bool
-	Seq                                          int
-	Event, Key, Id, Change, Cursor, Error, Reason string
-	Rules                                        []Rule
-	Status                                       struct{ State string }
+	Ok                                                  *bool
+	Seq                                                 int
+	Event, Key, Id, Change, Cursor, Error, Reason, Rule string
+	Rules                                               []Rule
+	Own                                                 []Status `json:"fwtop_rules"`
 }
 
 func main() {
@@ -24,21 +28,28 @@ func main() {
 		panic(err)
 	}
 	fmt.Fprintln(stream, `{"verb": "watch", "number": 1}`)
-	rules, documents := map[string]bool{}, json.NewDecoder(stream)
+	rules, documents := map[string]string{}, json.NewDecoder(stream)
 	for doc := (Document{}); documents.Decode(&doc) == nil; doc = (Document{}) {
 		if doc.Ok != nil && !*doc.Ok {
 			panic(doc.Reason + ": " + doc.Error)
 		}
-		for _, rule := range doc.Rules {
-			rules[rule.Key] = true
-		}
-		if doc.Event == "rule_added" || doc.Change == "added" {
-			rules[doc.Key+doc.Id] = true
-		} else if doc.Event == "rule_removed" || doc.Change == "removed" {
-			delete(rules, doc.Key+doc.Id)
+		key := doc.Key + doc.Id // a document has at most one of them
+		switch doc.Event + doc.Change {
+		case "state":
+			clear(rules)
+			for _, rule := range doc.Rules {
+				rules[rule.Key] = rule.Rule
+			}
+			for _, status := range doc.Own {
+				rules[status.Rule.Id] = status.Rule.Summary
+			}
+		case "rule_added", "rule_changed", "fwtop_ruleadded", "fwtop_rulechanged":
+			rules[key] = doc.Rule
+		case "rule_removed", "fwtop_ruleremoved":
+			delete(rules, key)
 		}
 		if doc.Ok == nil {
-			fmt.Println(doc.Seq, doc.Event, doc.Key+doc.Id, len(rules))
+			fmt.Println(doc.Seq, doc.Event, cmp.Or(key, "-"), len(rules))
 		}
 	}
 }

@@ -18,4 +18,4 @@ for doc in connect(run_directory=pathlib.Path(os.environ.get("FWTOP_RUN", "/run/
         rules[key] = doc["rule"]
     elif doc["event"] == "rule_removed" or doc.get("change") == "removed":
         rules.pop(key, None)
-    print(doc["seq"], doc["event"], key, len(rules), flush=True)
+    print(doc["seq"], doc["event"], key or "-", len(rules), flush=True)

@@ -384,10 +384,26 @@ EXAMPLES = {
 }
 
 
+def sizes(documents: list[dict[str, Any]]) -> list[list[str]]:
+    """Return what an example prints of these documents."""
+    rules: set[str] = set()
+    told = []
+    for item in documents:
+        key, what = item.get("key", item.get("id", "-")), item["event"] + item.get("change", "")
+        if what == "state":
+            rules = {one["key"] for one in item["rules"]} | {one["rule"]["id"] for one in item["fwtop_rules"]}
+        elif what in ("rule_removed", "fwtop_ruleremoved"):
+            rules.discard(key)
+        elif what in ("rule_added", "rule_changed", "fwtop_ruleadded", "fwtop_rulechanged"):
+            rules.add(key)
+        told.append([str(item["seq"]), item["event"], key.replace(" ", "_"), str(len(rules))])
+    return told
+
+
 # Go compiles its library first; set-up installs neither it nor Node, which are large
 @pytest.mark.one_each("mirror.py", "mirror.sh")
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_an_example_in_each_language_follows(
+def test_an_example_in_each_language_mirrors_all_changes_through_restarts_of_the_guardian(
     bench: Bench, fwtop: Program, poll_until: Poll, name: str, tmp_path: Path
 ) -> None:
     if shutil.which(EXAMPLES[name][0]) is None:
@@ -409,24 +425,53 @@ def test_an_example_in_each_language_follows(
         "GOCACHE": str(tmp_path),
         "GO111MODULE": "off",
     }
+    nft(bench, "add table inet others")
+    nft(bench, "add chain inet others c")
+    nft(bench, "add rule inet others c accept")  # and a rule of each kind is there before it
+    first = fwtop.apply(RULE, confirm_seconds=0)["rule"]["id"]
     with (tmp_path / "out").open("w") as out, (tmp_path / "err").open("w") as errors:
         process = subprocess.Popen(argv, stdout=out, stderr=errors, stdin=subprocess.DEVNULL, env=environment,
                                    start_new_session=True)  # fmt: skip
 
     def told() -> list[list[str]]:
-        return [line.split() for line in (tmp_path / "out").read_text().splitlines()]
+        """Return what was printed: number, event, key (others' have spaces), and how many there are."""
+        found = []
+        for line in (tmp_path / "out").read_text().splitlines():
+            seq, event, *key, size = line.split()
+            found.append([seq, event, "_".join(key), size])
+        return found
 
     try:
         compiled = 300.0  # seconds, for Go's on a busy machine
         poll_until(lambda: any("state" in words for words in told()) or process.poll() is not None, compiled)
-        rule = fwtop.apply(RULE, confirm_seconds=0)["rule"]["id"]
-        poll_until(
-            lambda: any(words[1:3] == ["fwtop_rule", rule] for words in told()) or process.poll() is not None
-        )
+        reference = Mirror(fwtop)
+        poll_until(lambda: reference.has(event="state"))
+        for step in range(8):
+            rule = {**RULE, "match": {"sources": [f"192.0.2.{10 + step}"]}}
+            made = fwtop.apply(rule, confirm_seconds=0, key=str(step))["rule"]["id"]
+            nft(bench, "add rule inet others c drop")
+            if step % 2:
+                fwtop.undo(made)
+                nft(bench, "flush chain inet others c")
+            if step % 4 == 1:
+                bench.kill_guardian_of(fwtop.status()["guardian"]["pid"])
+                nft(bench, "add rule inet others c accept")
+        fwtop.undo(first)
+        fwtop.change_list("create", "last")
+        poll_until(lambda: reference.has(event="list_added", name="last"))
+        poll_until(lambda: any(words[1] == "list_added" for words in told()) or process.poll() is not None)
         assert process.poll() is None, (tmp_path / "err").read_text()
+        wanted = sizes(reference.documents)
+        assert [words for words in told() if int(words[0]) > int(wanted[0][0])][: len(wanted) - 1] == wanted[
+            1:
+        ]
+        assert sum(words[1] == "guardian_started" for words in told()) == 2
+        state = next(fwtop.watch(events=("state",)))
+        assert int(told()[-1][3]) == len(state["rules"]) + len(state["fwtop_rules"])
     finally:
         os.killpg(process.pid, 9)
         process.wait()
+        nft(bench, "delete table inet others")
 
 
 def test_the_command_line_serves_a_named_namespace_and_refuses_twice(bench: Bench, fwtop: Program) -> None:
