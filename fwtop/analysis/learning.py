@@ -2,6 +2,7 @@
 
 Quiet packets are learned three seconds late, for they may be the onset of an attack. What is far above normal
 waits until it has outlasted what attacks last. A class's normal rate at most doubles in that time.
+Who uses the services that make a class wait becomes no client meanwhile; clients of other services do.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import fields, replace
 
 from fwtop.analysis.clients import Clients
@@ -36,6 +37,7 @@ _STEADY_SECONDS = 2.0
 _REMEMBERED = 30  # earlier states of the rates, to go back to
 _REMEMBER_SECONDS = 60.0  # between two of them
 _FORGET_SECONDS = 300.0  # that the operator's word takes back where no attack is named
+_SWOLLEN = 512  # services of a class and tick, as many as `Doors` has room for
 _ANSWER_SECONDS = 10.0  # a judgement is due every two seconds even if all is calm
 ATTACK, NORMAL, BACK = "attack", "normal", "back"  # what the operator can say
 
@@ -52,6 +54,7 @@ class _Tick(Struct):
     packets: PacketBatch  # as many as the baseline would take of them
     seen: Reading  # what services got in its window
     clients: U64  # their keys
+    swollen: dict[str, list[int]]  # the services that put each class in quarantine
 
 
 class _Waiting(Struct):
@@ -61,6 +64,7 @@ class _Waiting(Struct):
     last: float
     seconds: float = 0.0
     count: float = 0.0  # packets
+    services: dict[int, float] = field(default_factory=dict)  # that put it there, and when they last did
 
     @property
     def pps(self) -> float:
@@ -158,7 +162,7 @@ class Learner:
         chosen = [one for one in named if word.attack in (None, one[0].id)]
         kinds = classes(traffic.packets)
         rows = np.unique(np.concatenate([np.zeros(0, np.intp), *(finding.rows for _, finding in chosen)]))
-        waiting = {name: replace(one) for name, one in self._waiting.items()}
+        waiting = {name: replace(one, services={**one.services}) for name, one in self._waiting.items()}
         barred, learned = dict(self._barred), connections.learned
         before = _State(now, self.baseline.copy(), replace(self._young), waiting, barred, learned)
         if word.said == ATTACK:
@@ -285,11 +289,9 @@ class Learner:
             theirs = _attacked(packets.family, packets.src_hi, packets.src_lo, attackers)
             new &= ~theirs | among(mix(packets.src_hi, packets.src_lo), clients.source[clients.long_known])
         known = np.flatnonzero(new & context.unclaimed & context.proven)
-        calm = quiet and not any(one.is_steady for one in self._waiting.values())
-        learns = calm and window.live and len(self.baseline.habits) > 0
-        held = self.baseline.habits.above(context.services)[0] if learns else np.zeros(0, np.uint32)
+        held = self._held(context) if quiet and window.live else np.zeros(0, np.uint32)
         before = self.baseline.clients
-        met = before.met(context.traffic, known, self.baseline.doors, quiet=calm, held=held)
+        met = before.met(context.traffic, known, self.baseline.doors, quiet=quiet, held=held)
         if not window.live:
             self.baseline.clients = met
             return
@@ -330,6 +332,14 @@ class Learner:
         while self._pending and self._pending[0].end <= end - settle:
             self._keep(self._pending.pop(0))
 
+    def _held(self, context: AnalysisContext) -> U32:
+        """Return the services that get far more than usual themselves, or have put a class in quarantine."""
+        steady = (one.services for one in self._waiting.values() if one.is_steady)
+        held = np.array(sorted(set().union(*steady)), np.uint32)
+        if not len(self.baseline.habits):
+            return held
+        return np.union1d(held, self.baseline.habits.above(context.services)[0])
+
     def _release(self, context: AnalysisContext, seconds: float) -> None:
         """Drop from quarantine what an attack is named on; for the rest time stands still."""
         named = [finding.rows for finding in context.findings]
@@ -339,6 +349,7 @@ class Learner:
         for one in self._waiting.values():
             one.since += seconds
             one.last += seconds
+            one.services = {service: last + seconds for service, last in one.services.items()}
 
     def _tick(
         self, packets: PacketBatch, end: float, seconds: float, last_ns: int, seen: Reading, *, clients: U64
@@ -352,11 +363,36 @@ class Learner:
             weight = weight.copy()
             weight[held] *= part[np.searchsorted(services, number[held])]
         rates = rates_of(kinds, weight, seconds)
-        above = rates > np.array([self._most(name) for name in CLASSES])
+        most = np.array([self._most(name) for name in CLASSES])
+        above = rates > most
+        swollen = {
+            CLASSES[kind]: self._swollen(
+                kind, number[kinds == kind], weight[kinds == kind] / seconds, rates[kind] - most[kind]
+            )
+            for kind in np.flatnonzero(above).tolist()
+        }
         if held.any() or above.any():
             packets = packets.select(~(held | with_alike(above)[kinds]))
         kept = self.baseline.bounded(packets)
-        return _Tick(end, last_ns, seconds, rates, above, services, kept, seen, clients)
+        return _Tick(end, last_ns, seconds, rates, above, services, kept, seen, clients, swollen)
+
+    def _swollen(self, kind: int, service: U32, pps: F64, surplus: float) -> list[int]:
+        """Return the services without whose excess a class would have no surplus, the largest first.
+
+        The others together get no more than would be learned at once without them, so nobody gains by a
+        decoy; what is spread over many services holds as many.
+        """
+        baseline = self.baseline
+        before = np.flatnonzero(classes(baseline.rows) == kind)
+        part = baseline.rows.weight[before]
+        numbers, at = np.unique(
+            np.concatenate([service, baseline.doors.numbers(baseline.rows, before)]), return_inverse=True
+        )
+        usual = part * (baseline.mean.get(CLASSES[kind], 0.0) / max(float(part.sum()), 1e-9))
+        excess = np.bincount(at, np.concatenate([pps, -usual]))
+        order = np.argsort(-excess)[:_SWOLLEN]
+        enough = int(np.searchsorted(np.cumsum(np.maximum(excess[order], 0.0)), surplus)) + 1
+        return [int(one) for one in numbers[order[:enough]]]
 
     def _most(self, name: str) -> float:
         """Return the highest rate of a class that is learned at once."""
@@ -412,6 +448,7 @@ class Learner:
             one.last = end
             one.seconds += tick.seconds
             one.count += pps * tick.seconds
+            one.services |= dict.fromkeys(tick.swollen[name], end)
             usual = max(self.baseline.rate(name) or 0.0, self._floor)
             if name in self._barred:
                 if pps > usual * config.learn_factor:
@@ -427,6 +464,10 @@ class Learner:
         over = [name for name, one in self._waiting.items() if end - one.last > config.linger_seconds]
         for name in over:
             del self._waiting[name]
+        for one in self._waiting.values():
+            one.services = {
+                service: last for service, last in one.services.items() if end - last <= config.linger_seconds
+            }
         self._barred = {name: until for name, until in self._barred.items() if until > end}
 
     def _set(self, name: str, pps: float, ceiling: float) -> None:

@@ -116,8 +116,7 @@ TABLES = {
          60  udp 30000              → 30000
     """,
 }  # fmt: skip
-FIELDS = {"udp": (17, 0, 9), "syn": (6, 2, 443), "ack": (6, 16, 443)}
-NAMES = {"udp": "udp", "syn": "tcp.syn", "ack": "tcp.lone"}
+FIELDS = {"udp": (17, 0, 9), "syn": (6, 2, 443), "ack": (6, 16, 443), "ssh": (6, 2, 22)}
 ROWS = 10  # a class and second
 
 
@@ -265,6 +264,39 @@ def test_who_became_a_client_before_his_attack_was_named_is_none_afterwards() ->
     for _ in range(60):
         watched.second({"udp": 400}, proven=True)
     assert set(watched.learner.baseline.clients.lo.tolist()) == {1}
+
+
+def long_known(watched: Watched) -> set[tuple[int, int]]:
+    """Return source and port of each."""
+    clients = watched.learner.baseline.clients
+    rows = clients.select(clients.long_known)
+    return set(zip(rows.lo.tolist(), (rows.service & 0xFFFF).tolist(), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("swollen", "rates", "known"),
+    [
+        pytest.param("udp", {"udp": 3_000, "ack": 20}, {443}, id="a class that the service isn't of"),
+        pytest.param("ssh", {"ssh": 900, "syn": 20, "ack": 20}, {443}, id="another service of the class"),
+        pytest.param("syn", {"syn": 900, "ssh": 20, "ack": 20}, {22}, id="bots, of whatever else they send"),
+        pytest.param("syn", {"syn": 900, "ssh": 700}, set(), id="bots beside a decoy"),
+    ],
+)
+@pytest.mark.parametrize("pause", [0, 2], ids=["steady", "in pulses"])
+def test_only_who_uses_what_is_far_above_normal_becomes_no_client(
+    swollen: str, rates: dict[str, float], known: set[int], pause: int
+) -> None:
+    usual = {"udp": 400.0, "syn": 20.0, "ssh": 20.0, "ack": 20.0}
+    watched = Watched()
+    for _ in range(400):
+        watched.second(usual)
+    for second in range(120):
+        now = usual | {swollen: 20.0} if pause and second % pause else usual | rates
+        watched.second({name: pps for name, pps in now.items() if name in rates}, source=7, proven=second > 9)
+    assert {port for source, port in long_known(watched) if source == 7} == known
+    for _ in range(60):  # nothing is held once it is over
+        watched.second(usual, source=7, proven=True)
+    assert {(7, 443), (7, 22)} <= long_known(watched)
 
 
 def test_connections_that_came_with_an_attack_are_nobody_s_habit() -> None:
