@@ -57,6 +57,7 @@ def launch(options: Options, interfaces: Sequence[str] = ()) -> int:
     require_root("watching")
     unprivileged_user()
     namespaces.enter_named(options.netns)
+    options = replace(options, netns=options.netns or namespaces.lasting_name())
     dissector = start_dissector() if options.mode == "tui" else None
     if dissector is not None:
         options = replace(options, dissector_fd=dissector.fileno())

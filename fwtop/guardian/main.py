@@ -28,7 +28,7 @@ from fwtop.guardian.limits import LIMITS_FILE, read_limits
 from fwtop.guardian.mechanisms.chains.chain import Chains
 from fwtop.guardian.mechanisms.compiled.rules import CompiledRules
 from fwtop.guardian.mechanisms.kernel import Kernel
-from fwtop.guardian.records.files import Records, boot_id, lock_path_of
+from fwtop.guardian.records.files import Records, lock_path_of
 from fwtop.guardian.records.journal import Journal
 from fwtop.guardian.rules.adoption import adopt_all
 from fwtop.guardian.rules.lifecycle import Lifecycle
@@ -205,7 +205,9 @@ def _serve(options: Options, ready: Callable[[], None]) -> int:
         held.callback(path.unlink, missing_ok=True)
         remove_stale(directory)
         Records.remove_deserted(directory, set(namespaces.everywhere()))
-        records = Records(directory, namespaces.cookie(), boot_id(), number, options.state_directory)
+        records = Records(
+            directory, namespaces.cookie(), namespaces.boot_id(), number, options.state_directory
+        )
         journal = Journal(records)
         server = _server(options, number, journal, records)
         listener = listen(path, 1024)  # many at once must keep nobody away
@@ -268,7 +270,7 @@ def _named_lists(directory: Path, failpoints: Failpoints, state: GuardianState) 
     from fwtop.guardian.rules.named_lists import NamedLists
 
     return NamedLists(
-        ListFiles(directory, boot_id()), state.kernel, failpoints, state.active,
+        ListFiles(directory, namespaces.boot_id()), state.kernel, failpoints, state.active,
         check=state.check_lists, check_access=state.check_access, changed=state.list_changed,
     )  # fmt: skip
 
@@ -281,7 +283,7 @@ def _authority(lifecycle: Lifecycle, reports: Reports, options: Options, netns: 
 
     recorder = Recorder(paths.fleet_records(netns, options.state_directory))
     recorder.begin()
-    rollouts = Rollouts(lifecycle, reports.state, recorder, boot_id())
+    rollouts = Rollouts(lifecycle, reports.state, recorder, namespaces.boot_id())
     directory = paths.fleet_directory(netns, options.limits_file.parent)
     return Authority(rollouts, reports.plan, recorder, directory)
 

@@ -25,7 +25,7 @@ import time
 from pathlib import Path
 
 from fwtop.guardian.mechanisms.settings import restore
-from fwtop.guardian.records.files import Records, boot_id, lock_path_of
+from fwtop.guardian.records.files import Records, lock_path_of
 from fwtop.guardian.records.former import Changed, FormerState
 from fwtop.guardian.records.journal import deadline_of
 from fwtop.kernel import children, namespaces
@@ -253,7 +253,7 @@ def give_back_here(run_directory: Path) -> tuple[float | None, list[str]]:
     Returns when to look again, CLOCK_MONOTONIC seconds (None: nothing is changed), and what was done.
     """
     number = namespaces.own()
-    records = Records(run_directory, namespaces.cookie(), boot_id(), number)
+    records = Records(run_directory, namespaces.cookie(), namespaces.boot_id(), number)
     values = _Values(records)
     now = time.monotonic()
     ends = {item.rule_id: _end(run_directory, number, records, item.rule_id) for item in values.settings()}

@@ -57,6 +57,26 @@ def own_name() -> str | None:
     return name_of(own())
 
 
+def lasting_name() -> str | None:
+    """Return by what this process's namespace is known again: None for the machine's own, that of process 1.
+
+    A named one is known by its `ip netns` name. What was learned in any other is nobody else's, nor of use
+    after it: the name has the boot and a number of it. Where process 1 can't be asked, it is the machine's.
+    """
+    try:
+        machine = os.stat("/proc/1/ns/net").st_ino
+    except OSError:  # without root, or in a container whose first process may do more
+        return own_name()
+    if own() == machine:
+        return None
+    return own_name() or f"unnamed-{boot_id()[:8]}-{cookie()}"
+
+
+def boot_id() -> str:
+    """Return the kernel's identifier of this boot."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+
+
 def cookie() -> int:
     """Return a number of the current namespace that is never reused within a boot, unlike inodes.
 

@@ -61,7 +61,7 @@ class BaselineStore:
             database.execute("INSERT OR REPLACE INTO baseline VALUES (?, ?, ?, ?)", values)
             database.execute(
                 "DELETE FROM baseline WHERE rowid NOT IN "
-                "(SELECT rowid FROM baseline ORDER BY saved DESC LIMIT ?)",
+                "(SELECT rowid FROM baseline ORDER BY netns <> '', saved DESC LIMIT ?)",
                 (_MAX_HOSTS,),
             )
 

@@ -12,11 +12,12 @@ from fwtop.guardian.failpoints import Failpoints
 from fwtop.guardian.mechanisms.chains.chain import Chains
 from fwtop.guardian.mechanisms.compiled.rules import CompiledRules
 from fwtop.guardian.mechanisms.kernel import Kernel
-from fwtop.guardian.records.files import Records, boot_id
+from fwtop.guardian.records.files import Records
 from fwtop.guardian.records.journal import Journal
 from fwtop.guardian.rules import lifecycle
 from fwtop.guardian.rules.lifecycle import Lifecycle
 from fwtop.guardian.rules.state import GuardianState
+from fwtop.kernel.namespaces import boot_id
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Match, Rule, State

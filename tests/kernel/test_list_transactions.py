@@ -25,10 +25,11 @@ from fwtop.guardian.mechanisms.compiled.rules import CompiledRules
 from fwtop.guardian.mechanisms.kernel import Kernel
 from fwtop.guardian.mechanisms.tables.state import NftListChange
 from fwtop.guardian.records import list_files
-from fwtop.guardian.records.files import Records, boot_id
+from fwtop.guardian.records.files import Records
 from fwtop.guardian.records.journal import Entry, Journal
 from fwtop.guardian.records.list_files import ListFiles
 from fwtop.guardian.rules.named_lists import NamedLists
+from fwtop.kernel.namespaces import boot_id
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.prefix_rows import PrefixRows
 from fwtop.model.errors import FwtopError

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -133,12 +135,33 @@ def test_metrics_count_what_the_lab_sent(lab: Lab, tmp_path: Path, poll_until: P
     ]
 
 
+def test_namespaces_without_a_name_lend_each_other_nothing() -> None:
+    """In a process namespace of its own process 1 can be asked, whatever container this is."""
+    asks = (
+        "from fwtop.kernel.namespaces import lasting_name, temporary\n"
+        "print(lasting_name())\n"
+        "for _ in range(2):\n"
+        "    with temporary(): print(lasting_name())\n"
+    )
+    first = ["unshare", "--pid", "--fork", "--mount-proc", "sh", "-c", '"$@"; exit', "sh"]
+    done = subprocess.run(
+        [*first, sys.executable, "-c", asks], capture_output=True, text=True, timeout=60, check=True
+    )
+    machine, *others = done.stdout.split()
+    assert machine == "None"
+    assert all(re.fullmatch(r"unnamed-[0-9a-f]{8}-\d+", name) for name in others)
+    assert len(set(others)) == 2
+
+
 def _sessions(netns: str) -> list[SessionInfo]:
     return [info for info in list_sessions() if info.netns == netns]
 
 
 def test_json_lines_and_a_screen_tell_what_the_recorder_has_learnt(lab: Lab, poll_until: Poll) -> None:
-    """Lines follow the flood, a screen takes over baseline and onset, and lines end with their reader."""
+    """Lines follow the flood, a screen takes over baseline and onset, and lines end with their reader.
+
+    The recorder is told the namespace, the screen is started in it: that is the same one.
+    """
     host = safe_text(socket.gethostname(), limit=64)
     forget_session(lab)  # those of other tests, whose namespaces had the same name
     before = BaselineStore().get(host, lab.victim)
@@ -160,7 +183,8 @@ def test_json_lines_and_a_screen_tell_what_the_recorder_has_learnt(lab: Lab, pol
         assert len(document["sources"]["address"]) == 5
         poll_until(lambda: _sessions(lab.victim)[0].attacks)
         opened = time.time()
-        with Terminal(module_argv("fwtop", "watch", "--netns", lab.victim)):
+        inside = [shutil.which("ip") or "", "netns", "exec", lab.victim]
+        with Terminal([*inside, *module_argv("fwtop", "watch")]):
             poll_until(lambda: len(_sessions(lab.victim)) > 1 and _sessions(lab.victim)[1].attacks)
         (path,) = {info.path for info in _sessions(lab.victim)} - {_sessions(lab.victim)[0].path}
         judged = [shown.judgement for shown in replay(path)]

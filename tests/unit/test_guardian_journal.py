@@ -14,9 +14,10 @@ import pytest
 from msgspec.structs import replace
 
 from fwtop.guardian.records import files
-from fwtop.guardian.records.files import Numbers, Records, boot_id
+from fwtop.guardian.records.files import Numbers, Records
 from fwtop.guardian.records.former import Changed
 from fwtop.guardian.records.journal import Entry, Journal, next_deadline, rules_due
+from fwtop.kernel.namespaces import boot_id
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Match, PayloadMatch, Rule, State

@@ -246,6 +246,9 @@ def test_baselines_are_kept_by_host_and_namespace(tmp_path: Path) -> None:
     assert BaselineStore(tmp_path / "state").get("web-1") == b"three"
     assert store.get("web-1", "lab") == b"two"
     for number in range(70):
+        store.put("web-1", b"x", f"lab-{number}")
+    assert store.get("web-1") == b"three", "many other namespaces don't displace the machine's own"
+    for number in range(70):
         store.put(f"host-{number}", b"x")
     assert store.get("web-1") is None
     assert store.get("host-69") == b"x"

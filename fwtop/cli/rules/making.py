@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from fwtop.cli.options import Verb, flag, option, positive, read_as, whole
 from fwtop.cli.rules.mitigation import add_fields, add_rule_options, carry_out, match_of, prefix
+from fwtop.kernel import namespaces
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Match, Rule, Setting
 from fwtop.model.text import safe_text
@@ -213,7 +214,8 @@ def _apply(args: argparse.Namespace) -> int:
     from fwtop.cli.sessions.stored import run_unprivileged  # brings the store
 
     require_root("changing the firewall")
-    found = run_unprivileged(lambda: _last_proposal(args.number, args.netns))
+    netns = args.netns or namespaces.lasting_name()
+    found = run_unprivileged(lambda: _last_proposal(args.number, netns))
     # Written by the unprivileged console: parse it as strictly as a message; the guard checks it again.
     try:
         if not args.old:

@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from fwtop.cli.options import Verb, flag, option
 from fwtop.cli.sessions.stored import StoredSession, add_directory, run_unprivileged, sanitised
+from fwtop.kernel.namespaces import lasting_name
 from fwtop.model.errors import FwtopError
 from fwtop.model.paths import STATE_DIRECTORY
 from fwtop.model.text import aligned
@@ -123,12 +124,13 @@ def _trends(args: argparse.Namespace) -> int:
     directory: Path = args.directory
     path, now = directory / FILE_NAME, time.time()
     # Elsewhere the file is the caller's: it is opened with the caller's rights, and a copy is read.
+    netns = args.netns or lasting_name()
     own = directory == STATE_DIRECTORY or not path.is_file()
     located = nullcontext(path) if own else StoredSession(str(path.absolute()), directory).located()
 
     def document() -> dict[str, Any]:
         with located as place:
-            return trends_json(read_trends(place, now, interfaces=args.interface, netns=args.netns))
+            return trends_json(read_trends(place, now, interfaces=args.interface, netns=netns))
 
     told = run_unprivileged(document)
     try:

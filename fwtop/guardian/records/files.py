@@ -37,11 +37,6 @@ def lock_path_of(run_directory: Path, number: int) -> Path:
     return run_directory / f"{number}.lock"
 
 
-def boot_id() -> str:
-    """Return the kernel's identifier of this boot."""
-    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-
-
 class Records:
     """The records of one namespace in one boot."""
 
