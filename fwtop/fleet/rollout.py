@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -397,11 +397,19 @@ def _names(machines: list[str]) -> str:
     return shown + (f" and {len(machines) - 6} more" if len(machines) > 6 else "")
 
 
-def default_waves(
-    most: int | None, *, everywhere: bool, seconds: float = MEASURE_SECONDS
+def waves_of(
+    first: Sequence[int | str], *, everywhere: bool, seconds: float = MEASURE_SECONDS
 ) -> tuple[Wave, ...]:
-    """Return one machine first, then all that are attacked; if wanted, those in calm then."""
-    first = Wave(most=1, attacked=not everywhere, seconds=seconds)
-    middle = (Wave(most=most, attacked=True, seconds=seconds),) if most else ()
+    """Return waves of so many machines, or of those with a label, before all that are attacked.
+
+    If wanted, those in calm come last.
+    """
+    attacked = not everywhere
+    given = (
+        Wave(on=(one,), attacked=attacked, seconds=seconds)
+        if isinstance(one, str)
+        else Wave(most=one, attacked=attacked, seconds=seconds)
+        for one in first
+    )
     last = (Wave(seconds=seconds),) if everywhere else ()
-    return (first, *middle, Wave(attacked=True, seconds=seconds), *last)
+    return (*given, Wave(attacked=True, seconds=seconds), *last)

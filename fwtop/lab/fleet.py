@@ -83,12 +83,17 @@ class FleetLab(Namespaces):
     """The fleet for the duration of the `with` block; `say` is given a line for each step."""
 
     def __init__(
-        self, say: Callable[[str], None], *, names: Sequence[str] = NAMES, attacked: int = ATTACKED
+        self,
+        say: Callable[[str], None],
+        *,
+        names: Sequence[str] = NAMES,
+        attacked: int = ATTACKED,
+        thinking: float = _THINKING_SECONDS,
     ) -> None:
-        """Take the machines' names; the first `attacked` ones will be."""
+        """Take the machines' names; the first `attacked` ones will be; clients think for so many seconds."""
         super().__init__()
         self._say = say
-        self._names, self.attacked = names, attacked
+        self._names, self.attacked, self._thinking = names, attacked, thinking
         self._opened = contextlib.ExitStack()
         self.hub = self.attacker  # its namespace
         self.machines: list[Member] = []
@@ -109,7 +114,7 @@ class FleetLab(Namespaces):
         for number, name in enumerate(self._names):
             text = _SCENARIO.format(seed=100 + number)
             spare = [str(SOURCES.replace(".0/24", f".{10 + one}")) for one in range(12)]
-            setup = {"scenario": text, "thinking": _THINKING_SECONDS, "elsewhere": spare}
+            setup = {"scenario": text, "thinking": self._thinking, "elsewhere": spare}
             lab = Child(None, "fwtop.lab.machine", setup, ready=READY_SECONDS, closing=_CLOSING_SECONDS)
             self._opened.callback(lab.close)
             self.machines.append(Member(name, number < self.attacked, lab))

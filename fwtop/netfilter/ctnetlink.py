@@ -11,10 +11,11 @@ import ipaddress
 import struct
 import sys
 from collections.abc import Iterable, Iterator
-from itertools import islice
+from itertools import chain, islice
 from typing import NamedTuple
 
 from fwtop.kernel import netlink
+from fwtop.kernel.procfs import read_int
 from fwtop.model.traffic.protocols import UDP
 
 SEEN_REPLY, ASSURED, SRC_NAT, DST_NAT = 1 << 1, 1 << 2, 1 << 4, 1 << 5  # enum ip_conntrack_status
@@ -30,7 +31,9 @@ _FILTER_PORT = 1 << 3 | 1 << 5  # protocol and destination port (nf_internals.h)
 _FILTER_SOURCE = 1 << 0  # the original source address
 _KEPT = frozenset({8, 15, 16, 22, 24})  # mark, both corrections of sequence numbers, labels, SYN proxy
 _CONFIRMED, _ESTABLISHED, _LIBERAL = 1 << 3, 3, 0x08  # IPS_CONFIRMED; a TCP state, and a flag of one
+COUNT = "/proc/sys/net/netfilter/nf_conntrack_count"
 _BATCH = 256  # deletions a system call
+_FEW = 4_096  # entries of a table that are sooner read than chosen
 _FAMILIES = {2: 4, 10: 6}
 _NUMBERS = {4: 2, 6: 10}
 # An original tuple: nested IP with source and destination, nested protocol with number and ports.
@@ -108,10 +111,7 @@ def with_status(status: int, most: int) -> Iterator[tuple[Entry, Entry]]:
 
     The kernel chooses them (since Linux 5.14), before that `most` are looked at. Raises OSError.
     """
-    bits = status.to_bytes(4, "big")
-    request = netlink.netfilter_header() + netlink.attribute(_STATUS, bits)
-    request += netlink.attribute(_STATUS_MASK, bits)
-    found = islice(_both_ways(request), most)
+    found = islice(_both_ways(netlink.netfilter_header() + _with(status)), most)
     yield from ((entry, reply) for entry, reply in found if entry.status & status == status)
 
 
@@ -148,23 +148,35 @@ def udp_peers(family: int, port: int, most: int) -> list[tuple[str, int]]:
 def begun_by(own: Iterable[tuple[int, bytes]], most: int) -> Iterator[Entry]:
     """Yield answered entries that these addresses (family, packed) began, at most `most`.
 
-    The kernel chooses them (since Linux 5.8; before, only they are decoded): one walk through the table each.
-    Nothing where connection tracking can't be read.
+    A small table is read in one walk. Of a large one the kernel chooses those of each IPv4 address (since
+    Linux 5.8), with a walk for each: through all buckets, so it takes as long in an empty table. Of IPv6 it
+    chooses all others: Linux has the comparison the wrong way round (6.18). Nothing where connection tracking
+    can't be read.
     """
-    left = most
-    for family, address in own:
-        source = netlink.nested(1, netlink.attribute(1 if family == 4 else 3, address))
-        chosen = netlink.nested(_ORIGINAL, source) + _filter(_FILTER_SOURCE)
-        request = netlink.netfilter_header(_NUMBERS[family]) + chosen
-        with contextlib.suppress(OSError):
-            for body in netlink.dump(netlink.NETLINK_NETFILTER, _GET, request):
-                entry = entry_of(body) if address in body else None
-                if entry is None or entry.source != address or not entry.status & SEEN_REPLY:
-                    continue
-                if not left:
-                    return
-                left -= 1
-                yield entry
+    wanted = dict.fromkeys(own)
+    addresses = {address for _, address in wanted}
+    with contextlib.suppress(OSError):
+        requests = [netlink.netfilter_header() + _with(SEEN_REPLY)]
+        if read_int(COUNT) > _FEW:
+            requests = [_of_source(address) for family, address in wanted if family == 4]
+            if any(family == 6 for family, _ in wanted):
+                requests.append(netlink.netfilter_header(_NUMBERS[6]) + _with(SEEN_REPLY))
+        found = chain.from_iterable(netlink.dump(netlink.NETLINK_NETFILTER, _GET, one) for one in requests)
+        begun = (entry_of(body) for body in found if any(address in body for address in addresses))
+        chosen = (one for one in begun if one is not None and one.source in addresses)
+        yield from islice((one for one in chosen if one.status & SEEN_REPLY), most)
+
+
+def _of_source(address: bytes) -> bytes:
+    """Return a request for the entries that an IPv4 address began."""
+    source = netlink.nested(1, netlink.attribute(1, address))
+    return netlink.netfilter_header(_NUMBERS[4]) + netlink.nested(_ORIGINAL, source) + _filter(_FILTER_SOURCE)
+
+
+def _with(status: int) -> bytes:
+    """Return what makes the kernel choose entries with all bits of a status (since Linux 5.14)."""
+    bits = status.to_bytes(4, "big")
+    return netlink.attribute(_STATUS, bits) + netlink.attribute(_STATUS_MASK, bits)
 
 
 def forget_service(family: int, protocol: int, dport: int) -> None:

@@ -10,6 +10,9 @@ import pytest
 
 from benches.connections import establish
 from fwtop.harden.table import read_table, service_of
+from fwtop.kernel import netlink
+from fwtop.netfilter import ctnetlink
+from fwtop.netfilter.ctnetlink import Entry
 from tests.kernel.conftest import ip
 from tests.kernel.wire import inside
 
@@ -63,3 +66,24 @@ def test_few_entries_among_many_of_another_namespace_are_not_looked_for(netns: s
         table = read_table()
     assert (table.count, table.sampled) == (100, ())
     assert table.everywhere >= 120_100
+
+
+@pytest.mark.parametrize(("few", "walks"), [(ctnetlink._FEW, 1), (-1, 3)])
+def test_what_some_addresses_began_is_read_in_one_walk_of_a_small_table(
+    netns: str, monkeypatch: pytest.MonkeyPatch, few: int, walks: int
+) -> None:
+    own = [(4, bytes([10, 0, 0, 1])), (4, bytes([10, 0, 0, 2])), (6, bytes(15) + b"\2")]
+    peers = [(4, bytes([10, 0, 0, 9])), (6, bytes(15) + b"\3")]
+    asked, dump = [], netlink.dump
+    monkeypatch.setattr(ctnetlink, "_FEW", few)
+    monkeypatch.setattr(netlink, "dump", lambda *about: asked.append(about) or dump(*about))
+    with inside(netns):
+        for family, address in own:
+            peer = dict(peers)[family]
+            for source, destination, sport in ((address, peer, 4000), (peer, address, 5000)):
+                ctnetlink.establish(Entry(family, 6, source, destination, sport, 443), None, 60)
+        begun = list(ctnetlink.begun_by(own, 8))
+        assert len(list(ctnetlink.begun_by(own, 2))) == 2
+    assert sorted((one.family, one.source) for one in begun) == own
+    assert {one.sport for one in begun} == {4000}
+    assert walks <= len(asked) <= 2 * walks

@@ -74,7 +74,7 @@ class Machine:
 
 def document(**given) -> Document:
     now = time.time()
-    waves = tuple(replace(wave, seconds=0.05) for wave in rollout.default_waves(None, everywhere=False))
+    waves = tuple(replace(wave, seconds=0.05) for wave in rollout.waves_of((1,), everywhere=False))
     made = {
         "fleet": "prod",
         "revision": 1,

@@ -19,12 +19,12 @@ from msgspec import UNSET, Struct
 from msgspec.structs import asdict, replace
 
 from fwtop.cli.fleet.setup import add_operators
-from fwtop.cli.options import Verb, flag, option, seconds, whole
+from fwtop.cli.options import Verb, flag, option, seconds
 from fwtop.cli.rules import block, making, protect
 from fwtop.cli.rules.mitigation import DEFAULT_TTL_SECONDS
 from fwtop.fleet import founding, lists, register, rollout
 from fwtop.fleet.broker import Broker
-from fwtop.fleet.document import Action, Calm, Document, Sealed, Sources, read_document
+from fwtop.fleet.document import Action, Calm, Document, Sealed, Sources, is_name, read_document
 from fwtop.fleet.founding import OperatorFile
 from fwtop.fleet.keys import MachineKey
 from fwtop.fleet.rollout import Leader, Outcome, Preview
@@ -42,6 +42,7 @@ _PREVIEW_SECONDS = 3.0
 _TRIAL_SECONDS = 30.0
 _KEYS = ("id_ed25519", "id_ed25519_sk", "id_ecdsa_sk", "id_ecdsa", "id_rsa")  # of ~/.ssh, the first there
 _SHOWN = 8  # machines in a list
+_MOST = 100_000  # machines in a wave
 
 
 def _verb(text: str, example: str, own: Any, rules_of: Callable[..., list[Rule]]) -> Verb:  # noqa: ANN401
@@ -56,8 +57,8 @@ def add_rollout(parser: argparse.ArgumentParser) -> None:
     """Add for whom, in which waves, for how long, and --key and --fleet."""
     on = "for machines with this label or name; 'web+eu' must have both; repeat it for more"
     parser.add_argument("--on", action="append", required=True, metavar="LABEL", help=on)
-    middle = "after the first machine so many, before all that are attacked"
-    option(parser, "--waves", "N", middle, whole("a number of machines", 1, 100_000))
+    waves = "how many machines, or with which label, before all that are attacked; 'all': all at once"
+    option(parser, "--waves", "N[,N…]", waves, _waves, default=(1,))
     flag(parser, "--everywhere", "then also on machines in calm, and on those that come later")
     flag(parser, "--calm-count", "with --everywhere: on machines in calm only count")
     measure = "how long each wave is measured before the next (default 5s)"
@@ -65,6 +66,14 @@ def add_rollout(parser: argparse.ArgumentParser) -> None:
     trial = "after which what nobody renews or keeps ends (default 30s)"
     option(parser, "--trial", "TIME", trial, seconds, default=_TRIAL_SECONDS)
     add_signing(parser)
+
+
+def _waves(text: str) -> tuple[int | str, ...]:
+    """Read `--waves`: numbers of machines, and labels."""
+    found = tuple(int(one) if one.isdecimal() else one for one in text.split(","))
+    if not all(is_name(one) if isinstance(one, str) else 0 < one <= _MOST for one in found):
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is not a list of numbers and labels, like 1,20,eu")
+    return found
 
 
 def add_signing(parser: argparse.ArgumentParser) -> None:
@@ -118,7 +127,7 @@ def _document(args: argparse.Namespace, fleet: str, rules: list[Rule], key: Conf
         trial_seconds=round(args.trial),
         count_only=args.count,
         calm=Calm.COUNT if args.calm_count else Calm.DROP,
-        waves=rollout.default_waves(args.waves, everywhere=args.everywhere, seconds=args.measure),
+        waves=rollout.waves_of(args.waves, everywhere=args.everywhere, seconds=args.measure),
         confirm_key=key.public,
         note="; ".join(rule.summary for rule in rules)[:200],
     )

@@ -44,7 +44,6 @@ _MAPPED = bytes(10) + b"\xff\xff"
 _IDENTITY = slice(4, 52)  # struct inet_diag_sockid in struct inet_diag_msg
 _SENT_AT = 44  # tcpi_last_data_sent in struct tcp_info
 _ATTRIBUTES_AT = 72
-_COUNT = "/proc/sys/net/netfilter/nf_conntrack_count"
 _Service = tuple[int, int | None, int]  # family, protocol, port
 SECONDS = 1.0  # between two looks
 _TIMEOUT_SECONDS = 600  # of an entry that was put back, until its next packet
@@ -192,13 +191,13 @@ def forget(rule: Rule, serve_urgent: Callable[[], None]) -> int:
     ]
     if not services:
         return 0
-    before = read_int(_COUNT)
+    before = read_int(ctnetlink.COUNT)
     slow = {service for service in services if not _at_once(service)}
     if slow:
         chosen = (item for item in ctnetlink.entries() if (item.family, item.protocol, item.dport) in slow)
         for _ in ctnetlink.forget(chosen):
             serve_urgent()
-    return max(0, before - read_int(_COUNT))
+    return max(0, before - read_int(ctnetlink.COUNT))
 
 
 def _at_once(service: _Service) -> bool:
