@@ -1,5 +1,6 @@
 """Leading a roll-out over the transport in memory, with machines that do what their guardians would say."""
 
+import argparse
 import asyncio
 import time
 
@@ -7,6 +8,7 @@ import pytest
 from fleet_memory import Memory, MemoryTransport
 from msgspec.structs import replace
 
+from fwtop.cli.fleet.rollout import add_rollout
 from fwtop.fleet import register, rollout
 from fwtop.fleet.document import Action, Document, Sealed, encode, read_confirmation
 from fwtop.fleet.keys import MachineKey
@@ -114,6 +116,33 @@ async def test_one_attacked_machine_first_then_all_that_are_attacked():
     assert [machine.stage for machine in machines] == ["kept", "kept", ""]
     assert (outcome.previewed, outcome.refused, len(outcome.applied)) == (3, 0, 2)
     assert outcome.seconds_to_first <= outcome.seconds_to_all
+
+
+@pytest.mark.parametrize(
+    ("first", "lines"),
+    [
+        ("all", ["wave 1: web-333, web-22, web-1"]),
+        ("2", ["wave 1: web-333, web-22", "wave 2: web-1"]),
+        ("web-1,1", ["wave 1: web-1", "wave 2: web-333", "wave 3: web-22"]),
+    ],
+)
+async def test_waves_of_so_many_machines_or_of_those_with_a_label(first: str, lines: list[str]):
+    broker = Memory()
+    machines = [Machine(name, broker) for name in ("web-1", "web-22", "web-333")]
+    parser = argparse.ArgumentParser()
+    add_rollout(parser)
+    args = parser.parse_args(["--on", "web", "--waves", first, "--measure", "0.05s"])
+    waves = rollout.waves_of(args.waves, everywhere=False, seconds=args.measure)
+    outcome, said, _ = await led(machines, document(waves=waves))
+    assert (outcome.is_kept, [line for line in said if line.startswith("wave")]) == (True, lines)
+
+
+@pytest.mark.parametrize("given", ["0", "", "1,,2", "1;2", "100001"])
+def test_what_no_wave_is(given: str):
+    parser = argparse.ArgumentParser(exit_on_error=False)
+    add_rollout(parser)
+    with pytest.raises(argparse.ArgumentError, match="numbers and labels"):
+        parser.parse_args(["--on", "web", f"--waves={given}"])
 
 
 async def test_harm_on_one_machine_has_all_revert():

@@ -57,8 +57,8 @@ def add_rollout(parser: argparse.ArgumentParser) -> None:
     """Add for whom, in which waves, for how long, and --key and --fleet."""
     on = "for machines with this label or name; 'web+eu' must have both; repeat it for more"
     parser.add_argument("--on", action="append", required=True, metavar="LABEL", help=on)
-    waves = "how many machines, or with which label, before all that are attacked; 'all': all at once"
-    option(parser, "--waves", "N[,N…]", waves, _waves, default=(1,))
+    waves = "machines of each wave, their number or label, like 1,20,eu; then come all that are attacked"
+    option(parser, "--waves", "WAVES", f"{waves}; 'all': all at once", _waves, default="1")
     flag(parser, "--everywhere", "then also on machines in calm, and on those that come later")
     flag(parser, "--calm-count", "with --everywhere: on machines in calm only count")
     measure = "how long each wave is measured before the next (default 5s)"
