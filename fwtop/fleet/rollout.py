@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from statistics import median
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -30,6 +31,7 @@ _FETCH_SECONDS = 180.0  # in which machines must have fetched lists
 _AGAIN_SECONDS = 0.5
 _ROWS_A_SECOND = 100_000.0  # that a slow machine rehearses, or installs
 _WORSE = 2 / 3  # of what clients got before Enter: less, over all machines, is harm
+_FEW = 1.0  # clients a second: of fewer chance alone may take a third
 _KEPT, _REVERTED = "kept", "reverted"
 
 
@@ -256,17 +258,28 @@ class Leader:
             name for name in outcome.meant if self._stage(name) == Stage.REVERTED and name not in harmed
         ]:
             raise StoppedError(f"{_names(gone)}: {self._told.get(gone[0], 'reverted')}")
+        if fell := self._fallen(outcome):
+            raise StoppedError(fell)
+
+    def _fallen(self, outcome: Outcome) -> str:
+        """Say how the clients of all machines fell, "" if they did not, so that no machine's word hides it.
+
+        Both count: the clients together, of which one machine may claim many, and the machines one by one.
+        """
         now = {
             name: clients
             for name in outcome.meant
             if name in self._clients and (clients := self._summary(name).clients) is not None
         }
-        before = sum(self._clients[name] for name in now)
-        if len(now) > 1 and sum(now.values()) < _WORSE * before:
-            line = (
-                f"clients of {len(now)} machines fell from {before:.0f} to {sum(now.values()):.0f} a second"
-            )
-            raise StoppedError(line)
+        if len(now) < 2:
+            return ""
+        before, after = sum(self._clients[name] for name in now), sum(now.values())
+        if after < _WORSE * before:
+            return f"clients of {len(now)} machines fell from {before:.0f} to {after:.0f} a second"
+        shares = [now[name] / was for name in now if (was := self._clients[name]) >= _FEW]
+        if len(shares) > 2 and median(shares) < _WORSE:
+            return f"clients fell by a third or more on most of {len(shares)} machines"
+        return ""
 
     def _harm(self, name: str) -> str:
         """Return what a machine says the rule costs its clients, or why it took it back for that."""

@@ -182,6 +182,25 @@ async def test_servers_that_do_not_take_the_document_are_asked_for_nothing_more(
     assert (outcome.is_kept, outcome.reason, asked) == (False, "no room", ["r1.document"])
 
 
+@pytest.mark.parametrize("liar", [1e9, 0.0], ids=["many", "none"])
+async def test_one_machines_word_on_its_clients_passes_no_gate(liar: float):
+    """It has all clients, or none any more: what the others lose stops the roll-out all the same."""
+    broker = Memory()
+    machines = [Machine(f"web-{number}", broker) for number in range(3)]
+    machines[0].summary = replace(machines[0].summary, clients=max(liar, 20.0))
+
+    async def fall(*_) -> None:
+        while not all(one.stage for one in machines):
+            await asyncio.sleep(0.01)
+        for one, clients in zip(machines, (liar, 5.0, 5.0), strict=True):
+            one.summary = replace(one.summary, clients=clients)
+            await one.tell()
+
+    waves = rollout.waves_of(("all",), everywhere=False, seconds=2.0)
+    outcome, _, _ = await led(machines, document(waves=waves), fall)
+    assert (outcome.is_kept, "clients" in outcome.reason) == (False, True), outcome.reason
+
+
 async def test_harm_in_the_first_wave_reaches_nobody_else():
     broker = Memory()
     machines = [Machine("web-22", broker, harm="clients lose"), Machine("web-1", broker)]
