@@ -150,14 +150,23 @@ def shell_commands(rule: Rule) -> tuple[str, ...]:
         )
     if rule.settings:
         return tuple(f"sysctl -w {item.name}={item.value}" for item in rule.settings)
-    if rule.parts:
-        stateless = any(part.stateless for part in rule.parts)
-        beside = (
-            "# fwtop also puts stateless lines beside the rules on states, as 'fwtop harden stateless' shows",
-        )
-        return (*beside * stateless, *(line for part in rule.parts for line in shell_commands(part)))
-    made = kinds.build(replace(rule, id=_NUMBER))
-    return (*_set_commands(made.sets, rule.ttl_seconds), *_chain_commands(made))
+    special = [part for part in rule.parts if _is_special(part)]
+    rest = tuple(part for part in rule.parts if part not in special)
+    lines = [line for part in special for line in shell_commands(part)]
+    if any(part.stateless for part in rule.parts):
+        lines.insert(0, "# fwtop also puts stateless lines beside rules on states ('fwtop harden stateless')")
+    if rest or not special:
+        made = kinds.build(replace(rule, id=_NUMBER, parts=rest))
+        lines += (*_set_commands(made.sets, rule.ttl_seconds), *_chain_commands(made))
+    return tuple(lines)
+
+
+def _is_special(rule: Rule) -> bool:
+    """Say whether a rule is no sets and lines of table raw, or not only."""
+    return bool(kinds.of(rule.kind).elsewhere or rule.settings) or rule.kind in (
+        Kind.SYNPROXY,
+        Kind.CONNLIMIT,
+    )
 
 
 def _set_commands(sets: tuple[SetSpec, ...], ttl_seconds: int) -> Iterator[str]:
