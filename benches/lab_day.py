@@ -1,4 +1,7 @@
-"""A lab day: calm, a pulse wave, mixed vectors, calm, recorded live; then once more by a faster clock."""
+"""A lab day: calm, a pulse wave, mixed vectors, calm, recorded live; then once more by a faster clock.
+
+One rule only counts, all day: what would it have dropped, from whom, and of which clients?
+"""
 
 from __future__ import annotations
 
@@ -27,6 +30,7 @@ from fwtop.store.history import HistoryWriter
 from fwtop.store.reader import list_sessions, load_session, replay, session_info
 from fwtop.store.writer import SessionWriter
 
+_COUNTED = ("--proto", "tcp", "--dport", "80", "--via", "nftables")  # the pages, and one of the pulses
 _READY_SECONDS = 30.0
 _DRAIN_SECONDS = 4.5  # until the last packet has left the recorder's window, and one more tick
 _HELD_SECONDS = 60.0  # a session takes a longer gap between two observations for time that nobody observed
@@ -87,6 +91,7 @@ class Day(Struct, frozen=True):
     path: Path  # of the session
     lines: tuple[dict[str, Any], ...]  # what was observed live, an observation a tick
     truth: dict[str, Any]
+    clients: frozenset[str]  # that fetched pages
     rules: tuple[dict[str, Any], ...]  # with the kernel's counters
 
 
@@ -118,6 +123,7 @@ def record_day(plan: Plan) -> Day:
         with _recorder(lab, lines):
             lab.mark()
             lab.phase("watched")
+            run_fwtop("drop", *_COUNTED, "--count", "--ttl", "1h", "--yes", "--netns", lab.victim)
             time.sleep(plan.calm)
             lab.start_flood()
             time.sleep(plan.pulse * plan.pulses + plan.mixed * 0.3)
@@ -125,17 +131,19 @@ def record_day(plan: Plan) -> Day:
             _protect(lab)
             time.sleep(max(ends - time.monotonic(), 0.0))
             lab.stop()
-            rules = json.loads(_fwtop(lab, "status", "--json") or "{}").get("mitigations", ())
             time.sleep(plan.calm)
             lab.pause_clients()
-            truth = lab.truth()
+            truth, fared = lab.truth(), lab.results_by_client()
             time.sleep(_DRAIN_SECONDS)
+        rules = json.loads(_fwtop(lab, "status", "--json") or "{}").get("mitigations", ())
         _fwtop(lab, "undo", "--all")
         observed = tuple(json.loads(line) for line in lines.read_text(encoding="utf-8").splitlines())
         sessions = [info for info in list_sessions() if info.netns == lab.victim]
         if not sessions:
             raise FwtopError("the recorder stored no session; the lab was taken down")
-        return Day(sessions[-1].path, observed, truth, tuple(rules))
+        fetched = (row for row in fared["watched"] if row["work"] == "http" and row["succeeded"])
+        clients = frozenset(row["client"] for row in fetched)
+        return Day(sessions[-1].path, observed, truth, clients, tuple(rules))
 
 
 @contextlib.contextmanager

@@ -1,7 +1,9 @@
 """A lab day, recorded: the lab against the report, the report against the store, live against replay.
 
 Ten minutes of calm, pulse wave, mixed vectors and calm are recorded live; then once more by a clock so much
-faster that they become 24 hours, inside the console's sandbox, with trends, alarms, report and bundle.
+faster that they become 24 hours, inside the console's sandbox, with trends, alarms, report and bundle. Only
+the clock is compressed: rates are those of the ten minutes, and a rule's counter is the kernel's. One rule
+only counts, from the first second to the last; the notes say what the reports say of it.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from fwtop.alarms.message import AlarmConfig
 from fwtop.bench.frame import Document, Options, Row, measure
 from fwtop.console.publish.alarms import AlarmEvents
 from fwtop.model.errors import FwtopError
+from fwtop.model.rule import Mode
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.session import SessionRecord, Trends
 from fwtop.model.traffic.snapshot import Snapshot
@@ -52,14 +55,22 @@ def run(options: Options) -> Document:
         told = digest(live)
         rows = [
             *_truth(day, told),
+            *_counting(day, "ten minutes", told),
             *_store(day, live, told),
             *_accelerated(day, fast, taken, factor),
+            *_counting(day, "the day", replayed := digest(fast)),
             *_bundle(fast, state),
         ]
         if options.captures:
             _keep(state, Path(options.captures[0]))
     made = [Row(name, unit, partial(float, value), versus) for name, unit, value, versus in rows]
     notes = [f"The live session is {safe_text(day.path)}."]
+    notes += [
+        f"What only counted, in the report of {span}: {safe_text(effect.done, limit=1000)}."
+        for span, of in (("ten minutes", told), ("the day", replayed))
+        for effect in of.effects
+        if effect.rule.counts_only
+    ]
     if options.captures:
         place = safe_text(options.captures[0])
         notes.append(f"The accelerated day, its history and its bundle are in {place}.")
@@ -109,9 +120,25 @@ def _truth(day: Day, told: Digest) -> _Figures:
         seen = sum(span.packets for span in told.spans if span.kind == kind)
         yield f"{kind}, the lab", "packets", packets, None
         yield f"{kind}, the report", "packets", seen, f"{kind}, the lab"
-    counted = float(sum(rule["packets"] for rule in day.rules))
+    counted = float(sum(rule["packets"] for rule in day.rules if rule["mode"] == Mode.DROP))
     yield "dropped by rules, their counters", "packets", counted, None
     yield "dropped by rules, the report", "packets", told.sums.mine or 0.0, "dropped by rules, their counters"
+
+
+def _counting(day: Day, span: str, told: Digest) -> _Figures:
+    """Compare what is told of the rule that only counted with the kernel and with the lab's clients."""
+    counter, clients = f"{span}: would have dropped, the rule's counter", f"{span}: clients of it, the lab"
+    (rule,) = (rule for rule in day.rules if rule["mode"] == Mode.COUNT)
+    (effect,) = (effect for effect in told.effects if effect.rule.counts_only)
+    hits = effect.status.hits if effect.status is not None else None
+    if hits is None:
+        raise FwtopError("the session does not say whom the rule that counts would have hit")
+    yield counter, "packets", float(rule["packets"]), None
+    yield f"{span}: would have dropped, its report", "packets", float(effect.packets), counter
+    yield clients, "clients", float(len(day.clients)), None
+    yield f"{span}: clients of it, its report", "clients", float(hits.clients_total), clients
+    strangers = [name for name in hits.clients if name.partition(" ")[0] not in day.clients]
+    yield f"{span}: clients named that are none", "clients", float(len(strangers)), None
 
 
 def _store(day: Day, live: SessionRecord, told: Digest) -> _Figures:

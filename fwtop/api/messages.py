@@ -170,6 +170,7 @@ def schema() -> dict[str, Any]:
     for name in ("Plan", "Apply", "RuleChange"):
         defs[name]["properties"]["rule"] = _ref(Rule)
     defs["Rule"]["required"].remove("id")  # of a rule to be made
+    del defs["RuleStatus"]["properties"]["hits"], defs["Counted"]  # the guardian sees no packets
     match = defs["Match"]["properties"]
     kinds = ("integer", "string", "null")  # a number, or its name
     match["protocol"] = {"anyOf": [{"type": kind} for kind in kinds], "default": None}

@@ -76,11 +76,11 @@ class GuardianLink:
             if attached is not None:
                 os.close(attached)
 
-    def whole_rule(self, rule_id: str) -> Rule:
-        """Return a rule with all of its sources; raises FwtopError."""
+    def whole_rule(self, rule_id: str, *, seconds: float | None = None) -> Rule:
+        """Return a rule with all of its sources; raises FwtopError, also after `seconds`."""
         request = RuleRead(rule_id)
         with self._lock:
-            answer, descriptors = self._exchange(request, None, None)
+            answer, descriptors = self._exchange(request, None, seconds)
         try:
             rule = Rule.from_dict(answer.agreed().data["rule"])
             if descriptors:

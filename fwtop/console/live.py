@@ -23,6 +23,7 @@ from fwtop.console.rules import RuleMonitor, SurveyMonitor
 from fwtop.console.sightings import Sightings
 from fwtop.console.tracked import TrackingMonitor
 from fwtop.incidents.advisor import Advisor, of_window
+from fwtop.incidents.counted import CountWatch
 from fwtop.incidents.losses import LossWatch
 from fwtop.live.connections import ConnectionMeter, TcpServiceMeter
 from fwtop.live.source import LiveSource
@@ -59,6 +60,7 @@ WITHOUT_GUARDIAN = (
 _CLIENTS = 20  # that are listed during an attack, however little they send
 _SOME_CONNECTIONS = 32
 _LATE_SECONDS = 60.0  # how long a late answer stays in the notes
+_SOURCES_SECONDS = 1.0  # that the loop waits for a rule's sources, once a minute
 _CLIENT_SECONDS = 3.5  # that the rate of known clients is of: no bots are in that of all then
 _MOST_MISSED = 20  # ticks in a row without a snapshot: that is no watch any more
 
@@ -187,6 +189,7 @@ class LiveSession:
         self._missed = 0  # ticks since
         self._wanted = math.inf  # a tick that can't wait; monotonic
         self._losses = LossWatch()
+        self._counted = CountWatch(lambda rule_id: link.whole_rule(rule_id, seconds=_SOURCES_SECONDS))
         self._undo = undo
         self._ended: set[str] = set()  # trials that did harm
         self.taps: list[Tap] = [] if ring is None else [ring.add]  # get each poll
@@ -220,6 +223,10 @@ class LiveSession:
             self._engine.rules_changed()
         for tap in self.taps:
             tap(batch, counters)
+        rules, learned = self.rules, self._baseline
+        self._counted.add(
+            batch, counters.seconds, rules.statuses, learned=learned, allowed=rules.allowed, now=now
+        )
         self._survey.poll()
 
     def tick(self) -> Snapshot:
@@ -254,7 +261,7 @@ class LiveSession:
             tables=tables,
             judgement=judgement,
             conntrack=window.counters.conntrack,
-            mitigations=self.rules.rated(window.seconds, tables.ledger),
+            mitigations=self._counted.with_hits(self.rules.rated(window.seconds, tables.ledger)),
             guardian=f"lost: {self._link.lost}" if self._link.lost else "ready",
             softirq_share=window.counters.softirq_share,
             cores=window.counters.cores,

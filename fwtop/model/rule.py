@@ -52,6 +52,7 @@ class State(StrEnum):
     REVERTED = "reverted"  # undone, not confirmed, or half installed at a crash
 
 
+_MOST_NAMED = 5  # sources, services or clients of a rule that counts
 LIST = "list:"  # how the origin of a rule on a named list begins
 ACTIVE_STATES = frozenset({State.PROVISIONAL, State.CONFIRMED})
 SOURCES_LEFT = "sources_left"  # of a match in JSON: how many of its sources are left out
@@ -264,6 +265,41 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True):
         return of_plain(Rule, _completed(data))
 
 
+class Counted(Struct, frozen=True):
+    """Whom a rule that only counts would have hit, as a watch saw it in samples of the packets it matched.
+
+    Shares are 0 to 1, of the packets since the watch began. Clients are those that were long known.
+    """
+
+    since: float  # Unix seconds
+    sources: dict[str, float] = {}  # the busiest, with their shares
+    services: dict[str, float] = {}  # "443/tcp"
+    clients: dict[str, int] = {}  # "192.0.2.7 at 443/tcp", with their packets; the first of them
+    clients_total: int = 0
+    known: int = 0  # clients at all
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return data for JSON, without the time."""
+        data: dict[str, Any] = plain(self)
+        del data["since"]
+        return data
+
+    def words(self, *, sources: bool) -> str:
+        """Say from whom, to what and of which clients the packets were; `sources` False leaves those out."""
+        parts = [f"from {_shares(self.sources)}"] if sources and self.sources else []
+        parts += [f"to {_shares(self.services)}"] if self.services else []
+        named = ", ".join(self.clients)
+        more = ", …" if self.clients_total > len(self.clients) else ""
+        whose = f"{self.clients_total:,} long-known client{'s' * (self.clients_total != 1)}"
+        nobody = "of no long-known client" if self.known else "no client is long known yet"
+        parts.append(f"of {whose} ({named}{more})" if self.clients_total else nobody)
+        return ", ".join(parts)
+
+
+def _shares(shares: dict[str, float]) -> str:
+    return ", ".join(f"{name} {share * 100:.0f} %" for name, share in shares.items())
+
+
 class RuleStatus(Struct, frozen=True):
     """A rule as the guardian reports it, with its kernel counters since installation."""
 
@@ -285,6 +321,7 @@ class RuleStatus(Struct, frozen=True):
     packets_before: int = 0  # of `packets`: those before it was changed last
     stamp: int = 0  # another one after each change in place
     kept_per_second: int | None = None  # of a limit: the rate that the kernel keeps, which has not every rate
+    hits: Counted | None = None  # of a rule that only counts, in what a screen or recorder tells
 
     @property
     def stops(self) -> bool:
@@ -293,14 +330,29 @@ class RuleStatus(Struct, frozen=True):
 
     @property
     def would_have(self) -> str:
-        """What a rule that only counts would have done; "" of others."""
+        """What a rule that only counts would have done, from whom, and to which clients; "" of others."""
         if not self.rule.counts_only:
             return ""
         if self.rule.mode is Mode.OFF:
             return "off: it neither drops nor counts"
         rate = f" ({self.pps:,.0f}/s)" if self.state in ACTIVE_STATES else ""
         counted = max(self.packets - self.packets_before, 0)
-        return f"counts only: would have dropped {counted:,} packets{rate}"
+        return "; ".join(
+            filter(None, (f"counts only: would have dropped {counted:,} packets{rate}", self.whom))
+        )
+
+    @property
+    def whom(self) -> str:
+        """From whom a rule that only counts would have dropped packets, to what, and of which clients."""
+        named = ", ".join(f"{source} {packets:,}" for source, packets in self.busiest)
+        hits = self.hits.words(sources=not named) if self.hits is not None and self.packets else ""
+        return "; ".join(filter(None, (f"most of {named}" if named else "", hits)))
+
+    @property
+    def busiest(self) -> tuple[tuple[str, int], ...]:
+        """The sources whose packets the kernel counted most of, where it counts them."""
+        most = sorted(self.entries.items(), key=lambda item: -item[1])[:_MOST_NAMED]
+        return tuple(item for item in most if item[1])
 
     @property
     def sources_left(self) -> int:
@@ -310,6 +362,8 @@ class RuleStatus(Struct, frozen=True):
     def to_dict(self) -> dict[str, Any]:
         """Return data for JSON: part of the guardian's answer to `status`."""
         data: dict[str, Any] = plain(self) | {"rule": self.rule.to_dict()}
+        if self.hits is None:
+            del data["hits"]  # the guardian, whose answer has all else, sees no packets
         if self.sources_left:
             data["rule"]["match"][SOURCES_LEFT] = self.sources_left
         return data

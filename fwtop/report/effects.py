@@ -20,7 +20,6 @@ from fwtop.rules.words import with_mode
 _BEFORE_SECONDS = 10.0
 _AFTER_SECONDS = 20.0
 _MAX_WINDOW_SECONDS = 10.0
-_MOST_NAMED = 5  # sources
 _COMPARED_PREFIXES = 256  # of a long rule the store keeps so many with a proposal
 _ACTIVE = {state.value for state in ACTIVE_STATES}
 _ENDINGS = {EventKind.RULE_UNDONE: "removed", EventKind.RULE_EXPIRED: "expired"}
@@ -51,7 +50,7 @@ class RuleEffect(Struct, frozen=True):
     sources_total: int = 0  # length of its list of sources, of which the record may hold only the first
     users: tuple[tuple[str, float], ...] = ()  # while it was active, as shares of normal
     harm: str = ""  # what clients lost to it, if that is sure
-    busiest: tuple[tuple[str, int], ...] = ()  # of the sources of one that counts only, with their packets
+    status: RuleStatus | None = None  # of one that only counted at last: whom it would have hit
 
     @property
     def dropped(self) -> int:
@@ -63,10 +62,8 @@ class RuleEffect(Struct, frozen=True):
         """What it did, as the end of a sentence that begins with the rule."""
         if not self.rule.counts_only:
             return f"it dropped {si(self.packets)} packets"
-        most = ", ".join(f"{source} {si(packets)}" for source, packets in self.busiest)
-        return (
-            f"it only counted: it would have dropped {si(self.packets)} packets{most and f', most of {most}'}"
-        )
+        would = f"it only counted: it would have dropped {si(self.packets)} packets"
+        return "; ".join(filter(None, (would, self.status.whom if self.status is not None else "")))
 
     @property
     def left_out(self) -> str:
@@ -101,9 +98,8 @@ def _as_last(effect: RuleEffect, status: RuleStatus | None) -> RuleEffect:
     )
     if not status.rule.counts_only:
         return effect
-    most = sorted(status.entries.items(), key=lambda item: -item[1])[:_MOST_NAMED]
     packets = min(effect.packets, max(status.packets - status.packets_before, 0))
-    return replace(effect, packets=packets, busiest=tuple(item for item in most if item[1]))
+    return replace(effect, packets=packets, status=status)
 
 
 def _effect(

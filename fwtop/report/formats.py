@@ -211,7 +211,7 @@ def _user_figure(item: UserFigure) -> dict[str, Any]:
 
 
 def _effect(effect: RuleEffect) -> dict[str, Any]:
-    rule = effect.rule
+    rule, status = effect.rule, effect.status
     return (
         _told(rule, "id kind summary created_by predicted_pps predicted_collateral_share predicted_guess")
         | _told(effect, "applied confirmed ended packets bytes actual_pps changes commands")
@@ -221,7 +221,8 @@ def _effect(effect: RuleEffect) -> dict[str, Any]:
             "users_share_of_usual": dict(effect.users),
             "harm": effect.harm or None,
             "mode": rule.mode.value,
-            "busiest": dict(effect.busiest),
+            "busiest": dict(status.busiest) if status is not None else {},
+            "hits": status.hits.to_dict() if status is not None and status.hits is not None else None,
             "fwtop": command_line(rule, max_sources=None),
         }
     )

@@ -79,7 +79,7 @@ def test_in_the_shadow_a_rule_only_counts_and_what_it_would_have_dropped_is_told
     made = [one for second in range(2, 400, 2) for one in decider.next(seen(second, rules=(status,)))]
     assert [one.verb for one in made] == ["tell"]
     assert made[0].why == (
-        "counts only: would have dropped 1,000 packets (175,000/s); of 203.0.113.7 900, 203.0.113.8 100"
+        "counts only: would have dropped 1,000 packets (175,000/s); most of 203.0.113.7 900, 203.0.113.8 100"
     )
     (renewed,) = decider.next(seen(500, rules=(status,)))
     assert (renewed.verb, "would have dropped 1,000" in renewed.why) == ("keep", True)

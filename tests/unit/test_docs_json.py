@@ -12,7 +12,7 @@ from stored_samples import START, attack, rule, snapshot, status
 
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.harm import ClientHarm
-from fwtop.model.rule import Match, PayloadMatch, Rule
+from fwtop.model.rule import Counted, Match, PayloadMatch, Rule
 from fwtop.model.service import Service
 from fwtop.model.traffic.counters import TcpService
 from fwtop.model.traffic.snapshot import (
@@ -49,7 +49,8 @@ def _fields(part: Any) -> Iterator[str]:
 
 
 def test_every_field_of_an_observation_is_in_the_document_and_no_other() -> None:
-    full = snapshot(START, attacks=(attack(),), mitigations=(status(rule(), START + 60),), proposals=True)
+    counts = replace(status(rule(), START + 60), hits=Counted(START))
+    full = snapshot(START, attacks=(attack(),), mitigations=(counts,), proposals=True)
     (first, *rest), harm = full.judgement.proposals, ClientHarm(9, 1, 1)
     offered = (replace(first, rule=replace(rule(), predicted_clients=harm)), *rest)
     rates = (1.0,) * len(USES)

@@ -19,8 +19,6 @@ from fwtop.model.text import safe_text
 from fwtop.render.numbers import duration
 from fwtop.render.observation import SCHEMA, mitigation_json
 
-_MOST_SOURCES = 5  # named of a rule that only counts
-
 
 def _status_arguments(parser: argparse.ArgumentParser) -> None:
     flag(parser, "--all", "include rules that have ended")
@@ -66,21 +64,13 @@ def _status_lines(statuses: Iterable[RuleStatus], now: float) -> list[str]:
             f"{status.packets:>12,} {status.pps:>9,.0f}  {left:<7} {safe_text(status.rule.summary)}{note}"
         )
         if status.would_have:
-            busiest = _busiest(status) if status.rule.mode is Mode.COUNT else ""
-            lines.append(f"      {status.would_have}{busiest}")
+            lines.append(f"      {safe_text(status.would_have, limit=1000)}")
         if active and not status.acting:
             lines.append(
                 f"      NOT IN EFFECT: {safe_text(status.not_acting)}; "
                 f"'fwtop repair {safe_text(status.rule.id)}' reinstalls it"
             )
     return lines
-
-
-def _busiest(status: RuleStatus) -> str:
-    """Name the sources of which most would have been dropped, where they are counted."""
-    most = sorted(status.entries.items(), key=lambda item: -item[1])[:_MOST_SOURCES]
-    named = ", ".join(f"{safe_text(source)} {packets:,}" for source, packets in most if packets)
-    return f": {named}" if named else ""
 
 
 def _mode_arguments(parser: argparse.ArgumentParser) -> None:

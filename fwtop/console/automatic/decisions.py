@@ -98,7 +98,6 @@ _AGAIN_SECONDS = 600.0  # until a rule that was wrong or refused is tried again
 _UNABLE_SECONDS = 10.0
 _IDLE_SECONDS = 60.0  # a rule that drops nothing for so long is not renewed
 _RENEWED = 0.2  # of its time to live that is left when a rule is renewed
-_NAMED = 5  # sources
 _WIDEST = {4: 24, 6: 48}  # prefixes that are blocked without anybody asked
 _LARGE_PART, _SAME_PART = 0.55, 0.04  # of an attack
 _LASTING = 0.3  # of an attack that header fields may stop less than a list: the next pulse has new sources
@@ -204,7 +203,7 @@ class Decider:
         elif status.expires is not None and status.state is State.CONFIRMED:
             due = status.expires - now < _RENEWED * policy.ttl_seconds
             if due and now - trial.dropped_at < _IDLE_SECONDS:
-                yield Decision("keep", rule, f"is renewed: {would_have(status) or 'it still drops packets'}")
+                yield Decision("keep", rule, f"is renewed: {status.would_have or 'it still drops packets'}")
 
     def _verdict(self, status: RuleStatus, trial: Trial, now: float) -> Iterator[Decision]:
         """Decide at the end of a trial; one whose attack has paused goes on when that is back."""
@@ -218,7 +217,7 @@ class Decider:
             predicted = f"predicted were {rule.predicted_pps or 0:,.0f}"
             yield Decision("undo", rule, f"is taken back without effect: {drops}, {predicted}")
         elif outcome and rule.counts_only:
-            yield Decision("tell", rule, would_have(status))
+            yield Decision("tell", rule, status.would_have)
         elif outcome and not is_kept:
             why = f"it drops up to {trial.best_pps:,.0f} packets a second"
             yield Decision(
@@ -375,17 +374,6 @@ def _counting(rule: Rule) -> Rule | None:
     """Return the rule as one that only counts, of another kind if its own can't; None if none can."""
     same = (replace(rule, kind=kind) for kind in (rule.kind, *alternatives(rule)))
     return next((with_mode(one, Mode.COUNT) for one in same if not why_uncounted(one)), None)
-
-
-def would_have(status: RuleStatus) -> str:
-    """Write what a rule that counts only would have dropped, from whom, and which clients; "" of others."""
-    if not status.rule.counts_only:
-        return ""
-    most = sorted(status.entries.items(), key=lambda item: -item[1])[:_NAMED]
-    named = [f"{source} {packets:,}" for source, packets in most if packets]
-    clients = status.rule.predicted_clients
-    told = [status.would_have, *(["of " + ", ".join(named)] if named else [])]
-    return "; ".join([*told, *([clients.words] if clients is not None and clients.known else [])])
 
 
 def _is_block(rule: Rule) -> bool:

@@ -167,6 +167,8 @@ RULE = RowType(
         Field("note"),
         Field("acting"),
         Field("not_acting"),
+        Field("hits", value=lambda item: item.hits and item.hits.to_dict()),
+        Field("hits_since", Unit.MOMENT, lambda item: item.hits and item.hits.since),
         Field("trend", Unit.PPS, json=False, heading="trend 5m", width=8, keep=10),
     ),
     columns="id state kind summary pps predicted_pps packets bytes expires",
