@@ -16,7 +16,7 @@ from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.named_list import entries_of
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import ListChange, ListRead, ListShow, ListTest, RuleMode, Undo, Why
-from fwtop.model.rule import Kind, Level, Match, Protection, Rule
+from fwtop.model.rule import ConnectionLimit, Kind, Level, Match, Protection, RateLimit, Rule
 
 pytestmark = pytest.mark.kernel
 BENCH = XdpBench
@@ -199,15 +199,37 @@ def test_what_goes_from_one_network_to_another_is_blocked_and_nothing_else(
     assert bench.settled(before) == before
 
 
+LIMIT, UDP_53 = RateLimit(9, 9), Match(protocol=17, dport=53)
+NO_LIST = "a named list goes with"
+TAKES_NO_PAIRS = {  # each kind that a list of pairs does not go with
+    Kind.XDP: (on_list(Kind.XDP), "looks up no pairs"),
+    Kind.TC: (replace(on_list(Kind.TC), limit=LIMIT), "looks up no pairs"),
+    Kind.HASHLIMIT: (replace(on_list(Kind.HASHLIMIT), limit=LIMIT), NO_LIST),
+    Kind.STRING: (on_list(Kind.STRING), NO_LIST),
+    Kind.NOTRACK: (replace(on_list(Kind.NOTRACK), match=UDP_53), NO_LIST),
+    Kind.SYNPROXY: (
+        replace(on_list(Kind.SYNPROXY), match=Match(protocol=6, dport=80)),
+        "a named list goes with",
+    ),
+    Kind.CONNLIMIT: (
+        replace(on_list(Kind.CONNLIMIT), connections=ConnectionLimit(9)),
+        "a named list goes with",
+    ),
+    Kind.PROTECT: (
+        Rule("", Kind.PROTECT, UDP_53, "x", 600, protection=Protection(Level.PROTECTED, ("bad",))),
+        "an access list holds addresses",
+    ),
+}
+
+
 def test_pairs_are_refused_where_nothing_can_look_them_up(bench: XdpBench) -> None:
+    assert {*TAKES_NO_PAIRS, Kind.IPSET, Kind.NFTABLES} == {*Kind} - {Kind.SYSCTL, Kind.HARDEN}
     with bench.connect() as guardian:
         change_ports(guardian, "create", "10.0.0.0/8,192.0.2.9", "10.1.0.0/16,192.0.2.0/24")
-        for kind, why in (
-            (Kind.XDP, "looks up no pairs"),
-            (Kind.NFTABLES, "that overlap as 10.0.0.0/8,192.0.2.9"),
-        ):
+        overlapping = (on_list(Kind.NFTABLES), "that overlap as 10.0.0.0/8,192.0.2.9")
+        for rule, why in (*TAKES_NO_PAIRS.values(), overlapping):
             with pytest.raises(FwtopError, match=why):
-                apply(guardian, on_list(kind))
+                apply(guardian, rule)
         change_ports(guardian, "remove", "10.0.0.0/8,192.0.2.9")
         rule_id = apply(guardian, on_list(Kind.NFTABLES))
         with pytest.raises(FwtopError, match="that overlap"):
