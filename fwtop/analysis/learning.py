@@ -312,6 +312,8 @@ class Learner:
             return
         fresh = replace(packets.select(new), weight=context.traffic.weight[new])
         settle = self.config.settle_seconds
+        while self._pending and self._pending[0].end <= end - settle:
+            self._keep(self._pending.pop(0))
         if seconds > settle:  # one long window, as in `fwtop snapshot`: learn all but its end
             old = fresh.time_ns < self._last_ns - int(settle * 1e9)
             before_ns = self._last_ns - int(settle * 1e9)
@@ -329,8 +331,6 @@ class Learner:
         self._pending.append(
             self._tick(fresh, end, seconds, self._last_ns, context.services, clients=in_calm)
         )
-        while self._pending and self._pending[0].end <= end - settle:
-            self._keep(self._pending.pop(0))
 
     def _held(self, context: AnalysisContext) -> U32:
         """Return the services that get far more than usual themselves, or have put a class in quarantine."""

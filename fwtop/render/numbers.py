@@ -81,12 +81,19 @@ def duration(seconds: float, *, fixed_width: bool = False) -> str:
 
 def duration_words(seconds: float) -> str:
     """Format a length of time for a sentence, by its two largest units: 1 min 20 s, 2 h."""
+    if 0 < seconds < 0.5:
+        return "less than a second"
     whole = max(round(seconds), 0)
     for (size, unit), (part, smaller) in pairwise(_UNIT_WORDS):
         if whole >= size:
             rest = whole % size // part
             return f"{whole // size} {unit}" + (f" {rest} {smaller}" if rest else "")
     return f"{whole} s"
+
+
+def span_words(seconds: float, *, after: str = "", once: str = "seen once") -> str:
+    """Say how long something was seen; a state that only one judgement saw has no length that is known."""
+    return f"{after}{duration_words(seconds)}" if seconds > 0 else once
 
 
 def plural(number: int, noun: str) -> str:

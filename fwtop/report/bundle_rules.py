@@ -11,7 +11,7 @@ from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Rule
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.session import FULL_TABLE
-from fwtop.render.numbers import duration_words, percent, si
+from fwtop.render.numbers import percent, si, span_words
 from fwtop.report.attacks import AttackSpan
 from fwtop.report.summary import Digest
 from fwtop.report.wording import comment, day_and_time
@@ -133,7 +133,7 @@ def provider_text(digest: Digest) -> str:
 
 def _attack(span: AttackSpan) -> Iterator[str]:
     end = day_and_time(span.ended) if span.ended is not None else "still on when the record ended"
-    yield f"{span.title}, {day_and_time(span.began)} to {end} ({duration_words(span.seconds)})"
+    yield f"{span.title}, {day_and_time(span.began)} to {end} ({span_words(span.seconds)})"
     yield f"  at most {si(span.peak_pps)} packets/s, {percent(span.share, None)} of all that arrived"
     for name, word in (("target", "targets"), ("port", "ports"), ("signature", "packets")):
         rows = span.detail.tables.get(name, ())[:5]

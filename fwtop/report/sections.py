@@ -8,7 +8,7 @@ from fwtop.dissect.client import Layer
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.session import FULL_TABLE, Event
 from fwtop.render.harm import hit_words
-from fwtop.render.numbers import duration_words, percent, plural, si
+from fwtop.render.numbers import duration_words, percent, plural, si, span_words
 from fwtop.report.attacks import AttackDetail, AttackSpan
 from fwtop.report.chart import attack_chart, traffic_chart
 from fwtop.report.document import Block, Code, Document, Drawing, Items, Key, Meter, Section, Table, Text, tag
@@ -250,7 +250,7 @@ def _attack(span: AttackSpan) -> Iterator[Block]:
 def _words(span: AttackSpan) -> Iterator[str]:
     """Say when an attack was on, how big it was, and what became of it."""
     end = clock(span.ended) if span.ended is not None else "the end of the record"
-    yield f"{clock(span.began)} to {end} ({duration_words(span.seconds)})"
+    yield f"{clock(span.began)} to {end} ({span_words(span.seconds)})"
     if span.kind != FULL_TABLE:
         sent = f"{si(span.peak_pps, 'pps')}, {percent(span.share, None)} of all packets"
         yield span.holding or f"at its height {sent}"

@@ -11,7 +11,7 @@ from fwtop.model.rule import ACTIVE_STATES, RuleStatus, State
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.session import Event, EventKind
 from fwtop.model.traffic.snapshot import Incident, Snapshot
-from fwtop.render.numbers import duration_words, percent
+from fwtop.render.numbers import percent, span_words
 from fwtop.render.rows.defence import holding, kernel_words
 
 _EXPIRY_SLACK_SECONDS = 3.0  # between a kernel timeout and the tick that no longer shows the rule
@@ -77,8 +77,8 @@ def _attack_events(before: tuple[Incident, ...], after: tuple[Incident, ...], at
         if ended is not None and not was_over:
             peak = f"at most {attack.peak_pps:,.0f} packets a second" if attack.peak_pps >= 1 else ""
             size = holding(replace(attack, ended=ended)) or peak
-            lasted = f"{attack.title} after {duration_words(max(ended - attack.since, 0.0))}"
-            text = ", ".join(filter(None, (lasted, size)))
+            lasted = span_words(ended - attack.since, after=" after ", once=", seen once")
+            text = ", ".join(filter(None, (f"{attack.title}{lasted}", size)))
             yield _event(ended, EventKind.ATTACK_ENDED, attack.kind, text, number)
     was, now = _causes(before), _causes(after)
     if was and now and {one.title for one in was} != {one.title for one in now}:

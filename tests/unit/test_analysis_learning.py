@@ -129,9 +129,9 @@ class Watched:
 
     def second(
         self, rates: dict[str, float], attacked: str = "", said: str = "", *, source: int = 1, left: int = 0,
-        proven: bool = False,
+        proven: bool = False, seconds: int = 1,
     ) -> None:  # fmt: skip
-        """Pass a second; TCP is of connections from `source`, and source `left` has attacked before.
+        """Pass a second, or a longer window; TCP is of connections from `source`; `left` attacked before.
 
         `proven`: what is no attack makes its source a client.
         """
@@ -145,10 +145,10 @@ class Watched:
             packets.sport[rows] = np.arange(ROWS) + 1024
             packets.weight[rows] = pps / ROWS
             packets.src_lo[rows] = source
-            packets.time_ns[rows] = (self.now + np.arange(ROWS) / ROWS) * 1e9
+            packets.time_ns[rows] = (self.now + seconds * np.arange(ROWS) / ROWS) * 1e9
         finding = SimpleNamespace(rows=np.flatnonzero(hit), held=None)
         context = SimpleNamespace(
-            traffic=Traffic(packets, float(self.now)),
+            traffic=Traffic(packets, float(self.now), float(seconds)),
             findings=[finding] if attacked else [],
             tcp=SimpleNamespace(real=packets.protocol == 6),
             services=Reading(np.zeros(0, np.uint32), np.zeros((0, len(COLUMNS)))),
@@ -157,14 +157,14 @@ class Watched:
             memory=SimpleNamespace(connections=ConnectionMemory()),
         )
         named = [(SimpleNamespace(id=1, since=self.now - 60.0), finding)] if attacked else []
-        window = SimpleNamespace(live=True, services=(), started=float(self.now), seconds=1.0)
+        window = SimpleNamespace(live=True, services=(), started=float(self.now), seconds=float(seconds))
         asking = self._ask(said) if said else None
         self.learner.obey(cast(Any, context), cast(Any, named))
         if asking is not None:
             asking.join()
         attackers = [mix(np.zeros(1, np.uint64), np.array([left], np.uint64))] if left else []
         self.learner.take(cast(Any, context), cast(Any, window), quiet=not attacked, attackers=attackers)
-        self.now += 1
+        self.now += seconds
 
     def _ask(self, said: str) -> Thread:
         self.answer: str | FwtopError = ""
@@ -183,10 +183,10 @@ class Watched:
 
 
 class Traffic(SimpleNamespace):
-    def __init__(self, packets: PacketBatch, started: float) -> None:
+    def __init__(self, packets: PacketBatch, started: float, seconds: float) -> None:
         sources = mix(packets.src_hi, packets.src_lo)
         super().__init__(
-            packets=packets, weight=packets.weight, started=started, seconds=1.0, source_key=sources
+            packets=packets, weight=packets.weight, started=started, seconds=seconds, source_key=sources
         )
 
     def __len__(self) -> int:
@@ -347,6 +347,17 @@ def test_a_stored_baseline_keeps_its_ceilings_and_a_short_one_can_be_replaced() 
     play("20  udp 9000 → 9000", short)
     next_one = Watched(Baseline.from_bytes(short.learner.baseline.to_bytes()))
     play("40  udp 500 → 500", next_one)
+
+
+def test_a_busy_machine_s_long_window_is_learned_after_what_came_before_it() -> None:
+    watched = Watched()
+    for _ in range(400):
+        watched.second({"udp": 500})
+    for _ in range(2):
+        watched.second({"udp": 3_000})
+    watched.second({"udp": 15_000}, seconds=5)
+    waiting = watched.learner._waiting["udp"]
+    assert waiting.last - waiting.since == pytest.approx(waiting.seconds) == pytest.approx(4.0)
 
 
 def test_the_memory_of_learning_is_bounded() -> None:

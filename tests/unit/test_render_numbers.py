@@ -27,14 +27,15 @@ def test_share_is_never_rounded_to_all_or_nothing(share: float, digits: int | No
 @pytest.mark.parametrize(
     ("seconds", "short", "fixed", "words", "option"),
     [
-        (-5, "0 s", "0 s", "0 s", None), (5, "5 s", "5 s", "5 s", "5s"), (60, "1m", "1m00s", "1 min", "1m"),
+        (-5, "0 s", "0 s", "0 s", None), (0.2, "0 s", "0 s", "less than a second", None),
+        (5, "5 s", "5 s", "5 s", "5s"), (60, "1m", "1m00s", "1 min", "1m"),
         (90, "1m30s", "1m30s", "1 min 30 s", "90s"), (7500, "2h05m", "2h05m", "2 h 5 min", "125m"),
         (7201, "2h", "2h00m", "2 h", "7201s"), (97200, "1d03h", "1d03h", "1 d 3 h", "27h"),
         (172_800, "2d", "2d00h", "2 d", "2d"),
     ],
 )  # fmt: skip
 def test_durations_in_every_form(
-    seconds: int, short: str, fixed: str, words: str, option: str | None
+    seconds: float, short: str, fixed: str, words: str, option: str | None
 ) -> None:
     assert duration(seconds) == short
     assert duration(seconds, fixed_width=True) == fixed

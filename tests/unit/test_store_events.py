@@ -50,6 +50,9 @@ def test_an_attack_begins_changes_and_ends() -> None:
     ]
     assert changed[-1].text == "from DNS amplification to SYN flood"
     assert kinds(with_attacks(dns), with_attacks()) == [EventKind.ATTACK_ENDED]
+    for lasted, words in ((0.0, ", seen once"), (0.2, " after less than a second"), (20.0, " after 20 s")):
+        [ended] = derive(with_attacks(syn), with_attacks(replace(syn, ended=syn.since + lasted)))
+        assert ended.text == f"SYN flood{words}"
 
 
 def test_events_of_a_rule() -> None:

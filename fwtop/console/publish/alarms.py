@@ -23,7 +23,7 @@ from fwtop.model.text import safe_text
 from fwtop.model.traffic.session import Event, EventKind
 from fwtop.model.traffic.severity import Harm
 from fwtop.model.traffic.snapshot import Incident, Snapshot
-from fwtop.render.numbers import duration_words
+from fwtop.render.numbers import span_words
 from fwtop.render.observation import rfc3339
 from fwtop.render.rows.defence import holding, kernel_words, taken
 from fwtop.store.events import EventLog
@@ -189,7 +189,7 @@ def _attack_alarm(snapshot: Snapshot, now: float, is_new: bool, attack: Incident
 def _ended(snapshot: Snapshot, now: float, attack: Incident, state: _Held) -> Alarm:
     lasted = max((attack.ended or attack.last) - attack.since, 0.0)
     size = holding(attack) or f"at most {state.peak:,.0f} packets a second"
-    text = f"{attack.title} ended after {duration_words(lasted)}, {size}"
+    text = f"{attack.title} ended{span_words(lasted, after=' after ', once=', seen once')}, {size}"
     details: dict[str, str | float] = {
         "attack_kind": attack.kind,
         "incident": attack.id,
