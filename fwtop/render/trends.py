@@ -65,6 +65,7 @@ def _row(row: TrendRow) -> dict[str, Any]:
         "key": row.key,
         "label": row.label or None,
         "last_hour_pps": _rounded(row.hour),
+        "last_hour_packets": row.packets,
         "trend_24h_pps": [_rounded(value) for value in row.hours],
         "last_day_pps": _rounded(row.day),
         "trend_15d_pps": [_rounded(value) for value in row.days],
@@ -82,6 +83,12 @@ def trends_text(document: dict[str, Any]) -> str:
         f"{where or 'all interfaces'}, {when}; packets a second, each graph with a scale of its own",
         "observed: " + coverage(*(observed[name] for name in ("last_hour", "last_day", "last_15_days"))),
     ]
+    counts = {row["key"]: row["last_hour_packets"] for row in document["traffic"]}
+    if counts.get("arrived") is not None:
+        parts = [
+            f"{counts[place]:,} {TRAFFIC_WORDS[place]}" for place in PLACES if counts.get(place) is not None
+        ]
+        lines.append(", ".join([f"last hour: {counts['arrived']:,} packets", *parts]))
     if document["note"]:
         lines.append(document["note"])
     lists = {kind: document[name] for kind, name in _NAMES.items()}

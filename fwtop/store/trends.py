@@ -233,10 +233,12 @@ def _row(key: str, sums: _Sums, period: _Period, last: float) -> session.TrendRo
         for place, seconds in enumerate(period.hours)
     )
     packets, seconds = sums.day(), sum(period.hours[-session.TREND_HOURS :])
+    hour = sums.last / last if last >= _LEAST_SECONDS else None
     return session.TrendRow(
         key=safe_text(key, limit=80),
         label=safe_text(sums.label, limit=80),
-        hour=sums.last / last if last >= _LEAST_SECONDS else None,
+        hour=hour,
+        packets=None if hour is None else round(hour * min(period.last, HOUR)),
         hours=days[-session.TREND_HOURS :],
         day=packets / seconds if seconds >= _LEAST_SECONDS else None,
         days=days,

@@ -30,8 +30,14 @@ def test_trends_fit_a_terminal_of_80_columns(stored: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
     assert lines[0].startswith("synthetic0, 2")
-    assert lines[2].startswith("synthetic data")
-    tables = [line for line in lines[3:] if line]
+    counted = re.fullmatch(
+        r"last hour: ([\d,]+) packets, ([\d,]+) to service addresses, ([\d,]+) to dark addresses", lines[2]
+    )
+    assert counted is not None, lines[2]
+    whole, service, dark = (int(text.replace(",", "")) for text in counted.groups())
+    assert whole == pytest.approx(service + dark, rel=0.01)
+    assert lines[3].startswith("synthetic data")
+    tables = [line for line in lines[4:] if line]
     assert max(map(len, tables)) == len(tables[0].split("15 days")[0]) + 15 <= 95
     heads = [line.split("  ")[0] for line in lines if "last hour  24 hours" in line]
     assert heads[0] == "Traffic"
@@ -52,6 +58,8 @@ def test_every_field_of_the_json_is_in_the_document(stored: Path) -> None:
     row = data["traffic"][0]
     assert (len(row["trend_24h_pps"]), len(row["trend_15d_pps"])) == (24, 360)
     assert row["trend_15d_pps"][-24:] == row["trend_24h_pps"]
+    seconds = data["observed_seconds"]["last_hour"]
+    assert row["last_hour_packets"] == pytest.approx(row["last_hour_pps"] * seconds, rel=0.001)
 
 
 @pytest.mark.parametrize(

@@ -310,6 +310,7 @@ class TrendRow(Struct, frozen=True):
     days: tuple[float | None, ...]  # TREND_DAYS × 24 hours, the present one last
     dropped_share: float | None = None  # of its packets of the last day, 0 to 1
     answers: bool | None = None  # whether something ever answered there; of addresses and ports, if known
+    packets: int | None = None  # of the last 60 minutes, as far as these were observed
 
 
 class TrendGroup(Struct, frozen=True):

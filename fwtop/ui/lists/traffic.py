@@ -257,6 +257,7 @@ def _trend_view(kind: str, name: str) -> View:
     columns = [
         Column(_TITLES.get(kind, kind), 20, _trend_name, grow=1),
         Column("1 hour", 6, lambda item, *_: _rate(item.row.hour), right=True),
+        Column("packets", 7, lambda item, *_: _rate(item.row.packets), right=True, keep=5),
         Column(
             "24 hours",
             TREND_HOURS,
@@ -297,7 +298,7 @@ def trend_details(item: TrendItem, now: float) -> tuple[str, list[Line]]:
     share = row.dropped_share
     lines = facts(
         ("what", f"{name} {row.label}".strip()),
-        ("last hour", _words(row.hour)),
+        ("last hour", _words(row.hour) + (f", {row.packets:,} packets" if row.packets is not None else "")),
         ("last day", _words(row.day)),
         ("answers", {None: "", True: "yes", False: "dark: nothing ever answered there"}[row.answers]),
         ("dropped", "" if share is None else f"{percent(share)} of the last day's packets"),
