@@ -6,8 +6,8 @@ from collections.abc import Callable
 from random import Random
 
 import pytest
-from analysis_factory import STARTED, make_batch, make_tables, make_window
-from analysis_flows import Frame, connection, hosts, visitors
+from analysis_factory import STARTED, ethernet, ip, make_batch, make_tables, make_window, udp
+from analysis_flows import HOST, Frame, connection, hosts, visitors
 
 from benches.corpus.cases import learn
 from fwtop.analysis.memory import Baseline
@@ -114,6 +114,40 @@ def test_connections_opened_again_and_again_are_a_flood_or_where_users_log_in_gu
             frames += connection(rng, client, port, load, at=(k + rng.random()) / each, answered=4, end="R")
     seen = judged(frames + visitors(rng, 5), before=visitors(rng, 6))
     assert {name: one.severity.harm for name, one in seen.items()} == found
+
+
+STATE = b"\x01\x02status=ok;temperature=21.5;humidity=40"
+
+
+def cells(rng: Random, number: int) -> bytes:
+    """Seven cells of an MPEG transport stream."""
+    return b"".join(
+        b"\x47\x01\x00" + bytes([0x10 | ((number * 7 + k) & 15)]) + rng.randbytes(184) for k in range(7)
+    )
+
+
+@pytest.mark.parametrize(
+    ("senders", "pps", "what", "harm"),
+    [
+        (8, 200, lambda *_: STATE, Harm.UNUSUAL),
+        (20, 100, cells, Harm.UNUSUAL),
+        (8, 600, lambda *_: STATE, Harm.ATTACK),
+        (8, 600, lambda rng, _: rng.randbytes(512), Harm.ATTACK),
+        (8, 2_000, lambda *_: bytes(512), Harm.ATTACK),
+        (60, 60, lambda *_: STATE, Harm.ATTACK),
+    ],
+    ids=["devices", "video", "fast devices", "noise", "zeros", "many"],
+)
+def test_senders_of_one_flow_each_at_a_program_s_pace_attack_nobody_until_something_is_full(
+    senders: int, pps: int, what: Callable[[Random, int], bytes], harm: Harm
+) -> None:
+    rng, frames = Random(7), list[Frame]()
+    for number, sender in enumerate(hosts(rng, senders)):
+        for k in range(int(SECONDS * pps)):
+            body = ip(sender, HOST, 17, udp(40_000 + number, 9_000, what(rng, k)), ttl=64 - sender[3] % 20)
+            frames.append(((k + number / senders) / pps, ethernet(body)))
+    found = judged(frames + visitors(rng, 20), before=visitors(rng, 40))
+    assert [one.severity.harm for one in found.values()] == [harm]
 
 
 def test_devices_that_keep_their_connection_are_no_flood() -> None:

@@ -6,6 +6,7 @@ import numpy as np
 
 from fwtop.analysis.context import NEW, AnalysisContext
 from fwtop.analysis.engine.entries import Group, Least, feature, measured
+from fwtop.analysis.measures import conversations, payloads
 from fwtop.analysis.window.counting import among, distinct_values
 from fwtop.analysis.window.features import Features
 from fwtop.analysis.window.traffic import ICMP6, Traffic
@@ -17,6 +18,7 @@ _NEIGHBOURS = (130, 131, 132, 133, 134, 135, 136, 137, 143)
 _TALKATIVE = (135, 136)  # solicitations and advertisements of neighbours: thousands live on large links
 FEW = 5  # addresses whose owner one may ask: a script, a mirror, a load test, an office, a gateway
 _FLOWS, _LONG = 32, 20  # of theirs, and packets of each: a transfer, a stream, a socket that reports
+_PROGRAM_PPS, _USELESS_PPS = 1_000, 200  # video in high resolution; what one program asks or reports
 _FEW = 64  # peers: in a class where more are usual, newcomers are no news
 
 
@@ -75,13 +77,19 @@ def spoofed(group: Group) -> float:
 
 @feature("yes or no")
 def few_long_flows(group: Group) -> float:
-    """Whether up to five sources that aren't forged send in up to 32 flows, 20 packets or more in each.
+    """Whether few sources that aren't forged send in up to 32 flows, 20 packets or more in each.
 
-    So do programs that stream, report or transfer: it harms once it takes what somebody else needs.
+    So do programs that stream, report or transfer: it harms once it takes what somebody else needs. Five may
+    send any number of packets, more of them no more than such programs do: 1,000 a second each, 200 of what
+    holds no information.
     """
     features = group.packets
-    long = features.likely_flows <= min(_FLOWS, features.n / _LONG)
-    return features.sources <= FEW and long and group.spoof.probability < group.context.config.spoof_threshold
+    if features.likely_flows > min(_FLOWS, features.n / _LONG):
+        return False
+    useless = conversations.alike(features) or group[payloads.random_payload]
+    pace = _USELESS_PPS if useless else _PROGRAM_PPS
+    few = features.sources <= FEW or features.pps_per_source <= pace
+    return few and group.spoof.probability < group.context.config.spoof_threshold
 
 
 @feature("yes or no")
