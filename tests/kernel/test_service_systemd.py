@@ -31,6 +31,19 @@ say gap "$gap"
 say disabled "$(fwtop service disable 2>&1)"
 say rules "$(fwtop status 2>&1 | grep -c 192.0.2.7)"
 say end "$(systemctl show fwtop.service --property=Result --value)"
+stream() { timeout 60 socat -t 60 - UNIX-CONNECT:/run/fwtop/api.sock; }
+ask() { echo '{"verb": "status", "number": 1}' | stream | head -c 300; }
+server() { systemctl show fwtop-api.service --property=MainPID --value; }
+systemctl enable --now fwtop-api.socket >/dev/null 2>&1
+say waits "$(systemctl is-active fwtop-api.socket fwtop-api.service | tr '\\n' ' ')"
+say answers "$(ask)"
+served=$(server)
+say serves "$(systemctl is-active fwtop-api.service)"
+kill -9 $served
+say survives "$(ask)"
+[ "$(server)" != $served ] && say successor yes
+systemctl stop fwtop-api.socket fwtop-api.service
+say stands "$(fwtop status 2>&1 | grep -c 192.0.2.7)"
 changed() { sysctl -n net.netfilter.nf_conntrack_udp_timeout; }
 leave() {  # a sysctl that is overdue, and nobody who gives it back
   fwtop sysctl conntrack_udp_timeout=10 --ttl 2s --yes >/dev/null 2>&1
@@ -63,7 +76,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     (folder / "options").write_text('FWTOP_RECORD="-i lo"\n')
     files = ROOT / "scripts/files"
     binds = {folder / "options": "/etc/default/fwtop", files / "fwtop.service": str(SERVICE_UNIT)}
-    for name in ("fwtop-overdue.service", "fwtop-overdue.timer"):
+    for name in ("fwtop-overdue.service", "fwtop-overdue.timer", "fwtop-api.socket", "fwtop-api.service"):
         binds[files / name] = f"/etc/systemd/system/{name}"
     return told_by(folder, _SCRIPT, binds)
 
@@ -86,6 +99,16 @@ def test_killed_it_is_started_again_and_no_end_of_it_removes_a_rule(told: dict[s
     assert "before this session: what recorded" in told["gap"], told["gap"]
     assert told["disabled"].startswith("off, doesn't start at boot"), told
     assert (told["rules"], told["end"]) == ("1", "success")
+
+
+def test_systemd_starts_the_stream_for_programs_with_the_first_and_again_after_a_kill(
+    told: dict[str, str],
+) -> None:
+    assert told["waits"].split() == ["active", "inactive"], told
+    for name in ("answers", "survives"):
+        assert '"ok":true' in told[name].replace(" ", ""), told[name]
+    assert (told["serves"], told["successor"]) == ("active", "yes"), told
+    assert told["stands"] == "1", "without it, rules go on"
 
 
 def test_sysctls_are_given_back_by_the_timer_s_unit_which_starts_nothing_without_any(
