@@ -1,9 +1,9 @@
-"""What the doctor reads from ethtool about the spread over queues; texts as ethtool 6.1 prints them."""
+"""What the doctor reads from ethtool about where packets are steered to; texts as ethtool 6.1 prints them."""
 
 from collections.abc import Callable
 
 from fwtop.cli.doctor.checks import OK, WARNING
-from fwtop.cli.doctor.interfaces import spread
+from fwtop.cli.doctor.interfaces import spread, steering
 
 TABLE = """RX flow hash indirection table for eth0 with 4 RX ring(s):
     0:      {0}     {1}     {2}     {3}     {0}     {1}     {2}     {3}
@@ -43,3 +43,22 @@ def test_a_driver_that_tells_nothing() -> None:
 def test_one_queue_has_nothing_to_be_spread_over() -> None:
     one = "RX flow hash indirection table for eth0 with 1 RX ring(s):\nOperation not supported\n"
     assert list(spread("g", "eth0", prints(one, BY_ADDRESS))) == []
+
+
+def test_whether_the_card_drops_by_rules_on_flows() -> None:
+    def told(features: str, rules: str) -> list[str]:
+        texts = {"-k": f"Features for eth0:\n{features}\nreceive-hashing: on\n", "-n": rules}
+        return [check.detail for check in steering("g", "eth0", lambda option, _: texts[option])]
+
+    takes = "4 RX rings available\nTotal 2 rules\n\nFilter: 1023\n"
+    (can,) = told("ntuple-filters: on", takes)
+    assert can.startswith(
+        "takes rules on flows, 2 in place: 'ethtool -N eth0 flow-type udp4 dst-port 9 action -1'"
+    )
+    assert told("ntuple-filters: off", "") == [
+        "off: with 'ethtool -K eth0 ntuple on' the card may drop by rules on flows"
+    ]
+    assert told("ntuple-filters: off [fixed]", "") == [
+        "the card takes no rules on flows: it can't drop packets itself"
+    ]
+    assert told("", "") == []
