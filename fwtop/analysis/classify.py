@@ -109,6 +109,12 @@ def _differ(context: AnalysisContext, one: Rows, other: Rows) -> bool:
 
 
 def _part(context: AnalysisContext, finding: Finding, rows: Rows, where: str) -> Finding:
+    made = limited(context, finding, rows, f"to {where}; another of its kind hits others")
+    return replace(made, title=f"{finding.title} on {where}", part=where)
+
+
+def limited(context: AnalysisContext, finding: Finding, rows: Rows, note: str) -> Finding:
+    """Return a finding of some of its rows only; `note` follows their number and senders."""
     features = context.features(rows)
     sports, dports = features.top("sport"), features.top("dport")
     match = replace(
@@ -117,15 +123,13 @@ def _part(context: AnalysisContext, finding: Finding, rows: Rows, where: str) ->
         dport=dports.value if dports.share > 0.98 and dports.value else finding.match.dport,
     )
     part = len(rows) / len(finding.rows)
-    size = f"{features.amount('packets')} from {features.senders} to {where}"
+    size = f"{features.amount('packets')} from {features.senders}"
     return replace(
         finding,
-        title=f"{finding.title} on {where}",
         rows=rows,
-        evidence=(f"{size}; another of its kind hits others", *finding.evidence),
+        evidence=(f"{size} {note}", *finding.evidence),
         spoof=context.spoof(rows),
         match=match,
-        part=where,
         asked=finding.asked * part,
         connections=finding.connections * part,
     )

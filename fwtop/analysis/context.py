@@ -91,6 +91,7 @@ class Finding(Struct, frozen=True):
     bearable: bool = False  # ordinary programs send such: only near its end a resource is exhausted
     asked: float = 0.0  # packets a second that ask for something, without what belongs to them
     connections: float = 0.0  # that it keeps open
+    retries: bool = False  # of senders that fwtop's rules cut off
 
     @property
     def requests(self) -> bool:
@@ -102,7 +103,12 @@ class Finding(Struct, frozen=True):
         """Identifies the vector across judgements."""
         match = self.match
         fields = f"{match.family} {match.protocol} {match.sport} {match.dport}"
-        return f"{self.kind} {fields} {self.part}".rstrip()
+        return f"{self.kind} {fields} {self.said_part}".rstrip()
+
+    @property
+    def said_part(self) -> str:
+        """What tells it from another of its kind at the same time."""
+        return "retries" if self.retries else self.part
 
 
 class AnalysisContext(Struct, weakref=True, dict=True):

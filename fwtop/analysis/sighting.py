@@ -48,7 +48,7 @@ def sighting_of(context: AnalysisContext, finding: Finding) -> Sighting:
         finding.title,
         active.pulses,
         active.peak_pps,
-        finding.part,
+        finding.said_part,
         finding.match,
         tuple(_targets_of(context, finding)),
         active.presence,

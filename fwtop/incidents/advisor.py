@@ -28,7 +28,7 @@ from fwtop.analysis.severity import Load, Surroundings, severity_of
 from fwtop.analysis.shown import JudgedTraffic, shown_payloads
 from fwtop.analysis.sighting import seen_until, sighting_of
 from fwtop.analysis.standing import Standing
-from fwtop.incidents.effects import with_effects
+from fwtop.incidents.effects import parted, with_effects
 from fwtop.incidents.tracker import Tracked, Tracker
 from fwtop.incidents.views import Sighted, incident_of, resting
 from fwtop.model.rule import Rule
@@ -209,7 +209,9 @@ class Advisor:
         """
         context = make_context(window, self.config, self.baseline, self._memory)
         context.explains, context.known = self._explains, self.known
-        context.findings[:] = calibrated(context, find_attacks(context))
+        context.findings[:] = calibrated(
+            context, parted(context, find_attacks(context), self._tracker.known, active)
+        )
         self.explained = tuple(context.explained) if self._explains else ()
         now = window.started + window.seconds
         named = self._track(context, window, now)

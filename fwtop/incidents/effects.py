@@ -6,6 +6,7 @@ an effect of the incident that the rule is against as long as nearly all of them
 to the same target, began after the rule, which drops them, are no more than the incident was, and bring
 nothing near its end. Connections are one for as long as they last, whatever they occupy, if they come from
 these sources and nearly all were opened while the rule was there: new ones that keep coming are an attack.
+A flood of others at the same time is parted from what is sent again.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from msgspec.structs import replace
 
+from fwtop.analysis.classify import limited
 from fwtop.analysis.connections import SILENT_SECONDS, Held
 from fwtop.analysis.context import AnalysisContext, Finding, Trait
 from fwtop.analysis.window.counting import among
@@ -31,6 +33,7 @@ _NEARLY_ALL = 0.95  # of the packets, or connections
 _MOST = 0.5  # of the packets: fwtop's rules drop them
 _NO_MORE = 1.2  # times the incident's peak, for what sampling errs by
 _CUT = "a rule cut its senders off"
+_AGAIN = "that a rule cut off"
 _REQUEST_SECONDS = 1.0  # after the handshake: what was opened just before a rule lost its request to it
 _JUDGED_SECONDS = 2.0  # between two judgements, at most: how late the end of a rule is noticed
 _FAIR = 0.25  # of their mean pace: they keep coming
@@ -72,6 +75,33 @@ def with_effects(
             _remember(context, sighted.finding, tracked)
         made.append(one)
     return made
+
+
+def parted(
+    context: AnalysisContext, findings: Sequence[Finding], known: Iterable[Tracked], rules: Sequence[Rule]
+) -> list[Finding]:
+    """Part what senders send again that rules cut off from a flood of others: that is an attack of its own.
+
+    Of another kind than what was cut: more senders of that one are the same attack.
+    """
+    cut = [one for one in known if one.shown and not one.shown.effect_of and _cut_at(one, rules) is not None]
+    return [part for finding in findings for part in _parted(context, finding, cut)]
+
+
+def _parted(context: AnalysisContext, finding: Finding, cut: Iterable[Tracked]) -> list[Finding]:
+    senders = [one.sources for one in cut if one.shown and one.shown.kind != finding.kind]
+    if not senders or Trait.OPENINGS not in finding.traits or not len(finding.rows):
+        return [finding]
+    sources, weight = _sources(context, finding)
+    theirs = among(sources, np.concatenate(senders))
+    others = context.features(finding.rows[~theirs])
+    least, floor = context.config.min_samples, context.config.flood_pps
+    if theirs.sum() < least or context.prominence(others, floor_pps=floor, normal="tcp.syn") < 1:
+        whole = float(weight.sum())
+        return [replace(finding, retries=float(weight[theirs].sum()) >= _NEARLY_ALL * whole)]
+    note = f"beside what others send {_AGAIN}"
+    again = limited(context, finding, finding.rows[theirs], _AGAIN)
+    return [limited(context, finding, others.rows, note), replace(again, retries=True)]
 
 
 def _filled(incident: Incident, tracked: Tracked, by: Incident | None) -> Incident:

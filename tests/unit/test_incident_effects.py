@@ -14,11 +14,12 @@ from msgspec.structs import replace
 
 from fwtop.analysis.connections import BEHAVIOURS
 from fwtop.incidents.advisor import Advisor
+from fwtop.model.addresses.address import Prefix
 from fwtop.model.rule import Kind, Match, Rule
 from fwtop.model.traffic.counters import DropCount
 from fwtop.model.traffic.packets import SocketTable
 from fwtop.model.traffic.severity import Harm
-from fwtop.model.traffic.snapshot import Incident
+from fwtop.model.traffic.snapshot import Incident, Judgement
 
 BOTS, STRANGERS = (hosts(Random(seed), 150) for seed in (7, 8))
 REQUEST = b"GET /search?q=a HTTP/1.1\r\nHost: shop.example\r\nUser-Agent: python-requests/2.31\r\n\r\n"
@@ -77,14 +78,17 @@ def judged(
     ends: float = 99.0,
     last: int = 10,
     advisor: Advisor | None = None,
+    shown: list[Judgement] | None = None,
 ) -> dict[str, Incident]:
     """Return the incidents by kind as the last of the windows of three seconds shows them.
 
-    `sockets` are the host's at the end of a window; the rule is removed when it `ends`.
+    `sockets` are the host's at the end of a window; the rule is removed when it `ends`; what each
+    window tells is `shown`.
     """
     batch, advisor, found = make_batch(sorted(frames)), advisor or Advisor(), {}
     origin = int(batch.time_ns.min()) - int(min(at for at, _ in frames) * 1e9)
-    blocking = Rule("7", Kind.IPSET, Match(), "block 150 addresses", 600, STARTED + CUT)
+    theirs = tuple(Prefix.parse(".".join(map(str, bot))) for bot in BOTS)
+    blocking = Rule("7", Kind.IPSET, Match(sources=theirs), "block 150 addresses", 600, STARTED + CUT)
     for end in map(float, range(3, last + 1)):
         low, high = (origin + int(moment * 1e9) for moment in (end - 3.0, end))
         part = batch.select((batch.time_ns >= low) & (batch.time_ns < high))
@@ -98,6 +102,8 @@ def judged(
         window = replace(window, sockets=sockets(end))
         made = advisor.judge(window, make_tables(window), active)
         found |= {one.kind: one for one in made.attacks}
+        if shown is not None:
+            shown.append(made)
     return found
 
 
@@ -152,6 +158,28 @@ def test_an_attack_of_its_own_is_no_effect(
     found = judged([*flood(rng), *syns(rng, senders, port=port, times=times)], rule=rule)
     assert not found["syn_flood"].effect_of
     assert found["syn_flood"].severity.harm is Harm.ATTACK
+
+
+@pytest.mark.parametrize("first", [BOTS, STRANGERS], ids=["retries first", "the flood first"])
+def test_a_flood_beside_the_retries_of_what_a_rule_cut_off_is_an_attack_of_its_own(
+    first: list[bytes],
+) -> None:
+    """Bots get no answer to their SYNs any more, and others forge as many: that was one finding."""
+    rng, shown = Random(1), list[Judgement]()
+    forged = [frame for _ in range(6_000) for frame in syns(rng, [rng.randbytes(4)], times=1)]
+    retries = syns(rng, BOTS, times=25)
+    late = [(at + 2.0, packet) for at, packet in (forged if first is BOTS else retries)]
+    early = retries if first is BOTS else forged
+    judged([*flood(rng), *early, *late], shown=shown, last=10)
+    [attack] = [one for one in shown[-1].attacks if one.kind == "syn_flood" and not one.effect_of]
+    assert attack.severity.harm is Harm.ATTACK
+    assert attack.spoofed
+    sent = sum(7 <= at < 10 for at, _ in (late if first is BOTS else early)) / 3
+    assert attack.pps == pytest.approx(sent, rel=0.1), "without the retries"
+    assert [one.kind for one in shown[-1].proposals if one.incident == attack.id]
+    [cause] = [one for one in shown[-1].attacks if one.kind == "http_flood"]
+    retries_of = [one.cause for one in shown[-1].attacks if one.effect_of]
+    assert retries_of == ([] if first is BOTS else [cause.id]), "what goes on as the incident is no other"
 
 
 def test_retries_of_slow_bots_keep_the_name_of_their_attack() -> None:
