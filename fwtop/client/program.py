@@ -208,12 +208,16 @@ class Program:
         *,
         lists: Mapping[str, Iterable[str]] | None = None,
         format: str = "nft",
+        version: int | None = None,
     ) -> dict[str, Any]:
-        """Check a policy's text, tell what it would change (diff), export it, or list those that were kept.
+        """Check a policy's text, tell what it would change (diff), export it; list or show what was kept.
 
         `lists` holds the entries of long lists by name. An export's files are in data["texts"], by name.
         """
-        return self.request("policyread", action=action, text=text, format=format, lists=_listed(lists))
+        about = {} if version is None else {"version": version}
+        return self.request(
+            "policyread", action=action, text=text, format=format, lists=_listed(lists), **about
+        )
 
     def change_policy(
         self,

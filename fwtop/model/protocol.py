@@ -366,14 +366,14 @@ class Rules(Reading, frozen=True):
     for_console = True
 
 
-POLICY_READS = ("check", "diff", "plan", "history", "export")
+POLICY_READS = ("check", "diff", "plan", "history", "show", "export")
 POLICY_CHANGES = ("apply", "rollback", "keep", "renew", "undo")
 POLICY_FORMATS = ("nft", "iptables", "sh")  # of an export
 MAX_POLICY = 1 << 18  # bytes of a policy's text in a request
 
 
 class PolicyRead(Reading, frozen=True):
-    """Tell of a policy: whether its text is right, what it would change, what was kept before.
+    """Tell of a policy: whether its text is right, what it would change, what was kept before, and its text.
 
     `export` answers with a memory file for each of data["files"].
     """
@@ -383,6 +383,7 @@ class PolicyRead(Reading, frozen=True):
     action: str  # one of POLICY_READS
     text: str = ""
     format: str = POLICY_FORMATS[0]
+    version: int | None = None  # with show; None: the newest
     attached: bool = False  # lists come in a descriptor beside the message (model/addresses/prefix_list.py)
     lists: dict[str, tuple[str, ...]] = {}  # or here, by name, as text
 

@@ -121,6 +121,8 @@ class PolicyAgent(Struct):
     def _told(self, request: protocol.PolicyRead, lists: Mapping[str, Sequence[Prefix]]) -> dict[str, Any]:
         if request.action == "history":
             return transaction.history(self.versions)
+        if request.action == "show":
+            return transaction.shown(self.versions, request.version)
         if request.action not in protocol.POLICY_READS:
             line = f"policyread has no action {request.action[:40]!r}: {', '.join(protocol.POLICY_READS)}"
             raise FwtopError(line, 2, field="action")

@@ -15,6 +15,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from fwtop.model.addresses.prefix_list import entry_texts
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Level, Preview, Rule
 from fwtop.model.text import safe_text
@@ -118,6 +119,29 @@ def history(versions: Versions) -> dict[str, Any]:
     """Return the versions that were kept, as one document."""
     shown = [{"number": one.number, "kept": one.kept, "note": one.note} for one in versions.all()]
     return {"versions": shown}
+
+
+_MOST_SHOWN = 10_000  # entries of lists beside a text
+
+
+def shown(versions: Versions, number: int | None) -> dict[str, Any]:
+    """Return the text of a version, of the newest without a number, and what its lists held.
+
+    Of lists that are longer in all only the lengths. Raises FwtopError.
+    """
+    known = versions.all()
+    if number is None and not known:
+        raise FwtopError("no policy was kept yet", reason="not_found", field="version")
+    version = known[-1] if number is None else versions.find(number)
+    lists, left, room = dict[str, list[str]](), dict[str, int](), _MOST_SHOWN
+    for name, entries in versions.beside_text(version).items():
+        if len(entries) <= room:
+            lists[name] = [*entry_texts(entries)]
+            room -= len(entries)
+        else:
+            left[name] = len(entries)
+    about = {"number": version.number, "kept": version.kept, "note": version.note, "text": version.text}
+    return {**about, "lists": lists, "lists_left": left}
 
 
 def difference_lines(change: Difference) -> list[str]:

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from msgspec import Struct
+from msgspec import UNSET, Struct
 
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.prefix_list import pack_prefixes, unpack_prefixes
@@ -98,11 +98,22 @@ class Versions:
 
     def policy_of(self, version: Version) -> Policy:
         """Return what a version says, with its lists as they were; raises FwtopError."""
+        return self._parsed(version)[0]
 
-        def entries(name: str, _: ListTable) -> Sequence[Prefix]:
-            return self._read_list(version.lists.get(name, ""))
+    def beside_text(self, version: Version) -> dict[str, Sequence[Prefix]]:
+        """Return the lists whose entries came from files, not from the text; raises FwtopError."""
+        return self._parsed(version)[1]
 
-        return parse(version.text, f"policy {version.number}", entries)
+    def _parsed(self, version: Version) -> tuple[Policy, dict[str, Sequence[Prefix]]]:
+        beside: dict[str, Sequence[Prefix]] = {}
+
+        def entries(name: str, table: ListTable) -> Sequence[Prefix]:
+            held = self._read_list(version.lists.get(name, ""))
+            if table.file is not UNSET:
+                beside[name] = held
+            return held
+
+        return parse(version.text, f"policy {version.number}", entries), beside
 
     def modes(self) -> dict[str, Mode]:
         """Return the modes of groups that were switched."""

@@ -185,9 +185,11 @@ def test_a_process_that_is_killed_leaves_the_old_policy(bench: Bench, poll_until
     assert not passes(bench)
 
 
+MANY = [f"10.{number >> 8}.{number & 255}.0/24" for number in range(20_000)]
+
+
 def test_lists_come_beside_the_text_and_no_file_is_opened(bench: Bench, tmp_path: Path) -> None:
-    many = [f"10.{number >> 8}.{number & 255}.0/24" for number in range(20_000)] + [bench.attacker(4)]
-    lists = {"bad": many}
+    lists = {"bad": [*MANY, bench.attacker(4)]}
     applied = asking(
         bench, lambda fwtop: fwtop.change_policy("apply", ATTACHED, lists=lists, confirm_seconds=0)
     )
@@ -201,6 +203,27 @@ def test_lists_come_beside_the_text_and_no_file_is_opened(bench: Bench, tmp_path
         "2 policy:2: list.bad: the guardian opens no file for a program: its entries go into lists; "
         "nothing was changed"
     )
+
+
+def test_what_was_kept_is_shown_as_apply_takes_it(bench: Bench) -> None:
+    inline = BLOCK.format("192.0.2.0/24")
+    lists = {"bad": ["198.51.100.7", "198.51.100.8"]}
+    assert asking(bench, lambda fwtop: fwtop.read_policy("show"), READ) == "1 no policy was kept yet"
+
+    def work(fwtop: Program) -> object:
+        for text, beside in ((inline, None), (ATTACHED, {"bad": MANY}), (ATTACHED, lists)):
+            fwtop.change_policy("apply", text, lists=beside, confirm_seconds=0)
+        first, long, last = (fwtop.read_policy("show", version=number) for number in (1, 2, None))
+        again = fwtop.change_policy("apply", last["text"], lists=last["lists"], confirm_seconds=0)
+        return [first, long, last, again]
+
+    first, long, last, again = asking(bench, work)
+    assert (first["number"], first["text"], first["lists"], first["lists_left"]) == (1, inline, {}, {})
+    assert (long["lists"], long["lists_left"]) == ({}, {"bad": len(MANY)})
+    assert (last["number"], last["text"], last["lists"]) == (3, ATTACHED, lists)
+    assert again["unchanged"]
+    told = asking(bench, lambda fwtop: fwtop.read_policy("show", version=9), READ)
+    assert told == "1 there is no policy 9; there are: 1, 2, 3; nothing was changed"
 
 
 def test_an_export_comes_as_files(bench: Bench) -> None:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import IO, Any
 
 from fwtop.cli.options import add_netns, flag, option, ttl
 from fwtop.client import discovery
-from fwtop.model.addresses.address import Prefix, check_name, says_more
+from fwtop.model.addresses.address import Prefix, check_name
 from fwtop.model.addresses.prefix_file import read_prefix_file
-from fwtop.model.addresses.prefix_list import listed_entries, prefix_text, together
+from fwtop.model.addresses.prefix_list import entry_texts, listed_entries, together
 from fwtop.model.errors import FwtopError
 from fwtop.model.files import replacing
 from fwtop.model.protocol import LIST_ACTIONS, ListChange, ListShow, ListTest
@@ -165,14 +165,10 @@ def _save(args: argparse.Namespace) -> int:
     return 0
 
 
-def _texts(entries: Sequence[Prefix]) -> Iterator[str]:
-    return map(str, entries.entries()) if says_more(entries) else map(prefix_text, entries)
-
-
 def _write(file: IO[str], entries: Sequence[Prefix], left: Sequence[float]) -> None:
     """Write one entry a line, as `fwtop list replace` reads them; a comment says what ends when."""
     lines: list[str] = []
-    for at, text in enumerate(_texts(entries)):
+    for at, text in enumerate(entry_texts(entries)):
         ends = f"  # {duration(left[at])} left" if len(left) and left[at] else ""
         lines.append(f"{text}{ends}\n")
         if len(lines) == _WRITTEN_AT_ONCE:

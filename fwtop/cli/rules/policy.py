@@ -33,14 +33,15 @@ HELP = (
 )
 EXAMPLE = "fwtop policy apply"
 _POLICY_FILE = "/etc/fwtop/policy.toml"
+_LINE = 4_096  # characters of a text's line that are printed
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the verb's arguments."""
     action = (
-        "check the file; show what it would change (diff), and whom that hits (plan); apply it; list the "
-        "versions kept (history); roll back to one; restore the last one at boot; export it for machines "
-        "without fwtop; print the file's JSON schema"
+        "check the file; tell what it would change (diff), and whom that hits (plan); apply it; list the "
+        "versions kept (history); show one's text; roll back to one; restore the last one at boot; export it "
+        "for machines without fwtop; print the file's JSON schema"
     )
     parser.add_argument("action", choices=tuple(_ACTIONS), help=action)
     parser.add_argument(
@@ -48,7 +49,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         type=whole("the number of a policy (a file goes with --file)", 0, 10**9 - 1),
         metavar="N",
-        help="with rollback (default: the one before)",
+        help="with rollback (default: the one before) and show (default: the last)",
     )
     option(parser, "--file", "FILE", f"default {_POLICY_FILE}", Path, default=Path(_POLICY_FILE))
     flag(parser, "--yes", "keep it without a trial")
@@ -59,13 +60,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--format", choices=POLICY_FORMATS, default=POLICY_FORMATS[0], help=what)
     where = "export: write to this file (iptables: to this directory), not to standard output"
     option(parser, "-o --output", "FILE", where, Path)
-    flag(parser, "--json", "with diff, plan and history: print one JSON document")
+    flag(parser, "--json", "with diff, plan, history and show: print one JSON document")
     add_netns(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Carry out one action."""
-    if args.number is not None and args.action != "rollback":
+    if args.number is not None and args.action not in ("rollback", "show"):
         raise FwtopError(f"'fwtop policy {args.action}' takes no number; nothing was changed", 2)
     return _ACTIONS[args.action](args)
 
@@ -143,6 +144,18 @@ def _history(args: argparse.Namespace) -> int:
     return 0
 
 
+def _show(args: argparse.Namespace) -> int:
+    """Print the text of a version, into a file as it is; as JSON with what its lists held."""
+    shown = transaction.shown(_versions(args), args.number)
+    if args.json:
+        print(json.dumps(shown))
+    elif not sys.stdout.isatty():
+        sys.stdout.write(shown["text"])
+    else:
+        print("\n".join(safe_text(line, limit=_LINE) for line in shown["text"].expandtabs().splitlines()))
+    return 0
+
+
 def _bring_in(args: argparse.Namespace, policy: Policy, note: str) -> int:
     """Try a policy, ask, and keep it or take it out again."""
     if not (args.yes or sys.stdin.isatty()):
@@ -206,6 +219,6 @@ def _guardian(netns: str | None, *, readonly: bool = False) -> Iterator[Live]:
 
 
 _ACTIONS: dict[str, Callable[[argparse.Namespace], int]] = {
-    "check": _check, "diff": _diff, "plan": _plan, "apply": _apply, "history": _history,
+    "check": _check, "diff": _diff, "plan": _plan, "apply": _apply, "history": _history, "show": _show,
     "rollback": _rollback, "boot": _boot, "export": _export, "schema": _schema,
 }  # fmt: skip

@@ -119,6 +119,11 @@ def together(lists: Sequence[Sequence[Prefix]]) -> Sequence[Prefix]:
         raise FwtopError(f"{error}; nothing was changed", 2) from None
 
 
+def entry_texts(entries: Sequence[Prefix]) -> Iterator[str]:
+    """Yield a list's entries as they are typed, with ports or pairs, if it has such."""
+    return map(str, entries.entries()) if says_more(entries) else map(prefix_text, entries)
+
+
 def prefix_text(prefix: Prefix) -> str:
     """Format a prefix like `str`, but eight times as fast for IPv4."""
     if prefix.family == 6:
