@@ -12,10 +12,11 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from fwtop.analysis.config import AdviseConfig
-from fwtop.analysis.habits import Habits, Reading
+from fwtop.analysis.habits import LEAST, Habits, Reading
+from fwtop.analysis.window.counting import among
 from fwtop.analysis.window.traffic import mix
 from fwtop.model.addresses.address import Prefix
-from fwtop.model.traffic.packets import F64, U64, Connections, PacketBatch, SocketTable
+from fwtop.model.traffic.packets import F64, U16, U64, Connections, Mask, PacketBatch, SocketTable
 
 SILENT_SECONDS = 2.0  # between handshake and request; a browser's request comes at once
 _SAME = 0.5  # of the connections are of sources of a greater group: they belong to its attack
@@ -103,7 +104,9 @@ HANDSHAKE = 8  # segments of a server's TLS handshake at most: certificates, and
 class _Reading(Struct, frozen=True):
     at: float  # Unix seconds
     numbers: Reading  # of connections by port and BEHAVIOURS
-    served: U64  # sources that got answers
+    port: U16  # of each connection
+    source: U64
+    served: Mask  # those that got answers
 
 
 class Learned(Struct, frozen=True):
@@ -176,7 +179,7 @@ class ConnectionMemory:
         self.answers.read(table.connections)
         if now - self._turned >= _RECENT_SECONDS:
             self._turned, self._before, self._recent = now, self._recent, np.zeros(0, np.uint64)
-        self._recent = np.union1d(self._recent, self._served(table))
+        self._recent = np.union1d(self._recent, source_of(table.connections)[self._served(table)])
 
     def usual(self, held: Held, behaviour: str) -> float | None:
         """Return how many did the same before; None as long as nothing is known. Notes how many do now."""
@@ -249,7 +252,9 @@ class ConnectionMemory:
             gone = {(held.port, held.number) for held in left}
             numbers = self._numbers.items()
             self._numbers = {key: number for key, number in numbers if (key[0], number) not in gone}
-        self._pending.append(_Reading(self._now, self._counted(table), self._served(table)))
+        held = table.connections
+        reading = _Reading(self._now, self._counted(table), held.port, source_of(held), self._served(table))
+        self._pending.append(reading)
         while self._pending and self._pending[0].at <= self._now - _SETTLE_SECONDS:
             self._keep(self._pending.popleft(), config)
 
@@ -267,8 +272,9 @@ class ConnectionMemory:
         if not self._earlier or reading.at >= self._earlier[-1].at + _REMEMBER_SECONDS:
             self._earlier.append(replace(was, at=reading.at))
         passed = min(_SETTLE_SECONDS, self._pending[0].at - reading.at if self._pending else 1.0)
-        usual = was.usual.learned(reading.numbers, passed, reading.at, patience, factor)
-        new = () if usual.waits else reading.served  # they may be bots
+        usual = was.usual.learned(reading.numbers, passed, reading.at, patience, factor, LEAST)
+        bots = reading.source[among(reading.port, usual.waiting)]  # or not: that is what shows by and by
+        new = np.setdiff1d(reading.source[reading.served], bots)
         self.learned = Learned(reading.at, was.seconds + passed, usual, _with_sources(was.known, new))
 
     # -- the operator's word (learning.py)
@@ -288,7 +294,7 @@ class ConnectionMemory:
             return
         now, was = self._counted(self._last), self.learned
         ports = np.isin(now.number, [group.port for group in groups])
-        usual = was.usual.accepted(Reading(now.number[ports], now.rates[ports]), self._now, factor)
+        usual = was.usual.accepted(Reading(now.number[ports], now.rates[ports]), self._now, factor, LEAST)
         sources = np.unique(np.concatenate([group.source for group in groups]))
         seconds = max(was.seconds, _LEARNED_SECONDS)
         self.learned = Learned(self._now, seconds, usual, _with_sources(was.known, sources))
@@ -298,13 +304,13 @@ class ConnectionMemory:
         self._pending.clear()
         self.learned = learned
 
-    def _served(self, table: SocketTable) -> U64:
-        """Return the sources that have got answers; a TLS handshake alone is none."""
+    def _served(self, table: SocketTable) -> Mask:
+        """Mark the connections that have got answers; a TLS handshake alone is none."""
         held = table.connections
         handshake = np.where(np.isin(held.port, [*self._encrypted]), HANDSHAKE, 0)
-        return np.unique(source_of(held.select((held.segments_out > handshake) & (held.unsent == 0))))
+        return np.asarray((held.segments_out > handshake) & (held.unsent == 0))
 
 
-def _with_sources(known: U64, more: U64 | tuple[()]) -> U64:
+def _with_sources(known: U64, more: U64) -> U64:
     """Return sources with others, as far as there is room."""
     return np.union1d(known, np.setdiff1d(more, known)[: _MOST_SOURCES - len(known)]) if len(more) else known

@@ -31,7 +31,8 @@ _ROOM, _TOLD = 256, 64  # services; in one reading, the busiest
 _FADES = 0.998  # a second of calm: half in six minutes
 _READY_SECONDS = 5.0  # of calm, from which there is a usual rate
 _KNOWN_SECONDS = 10.0  # and from which it grows with a limit
-_LEAST = 5.0  # a second: what is slower is learned at once
+LEAST = 5.0  # a second: what is slower is learned at once, and so are ten packets for each of them
+_LEASTS = np.array([LEAST * (10 if name.endswith("packets") else 1) for name in COLUMNS])
 _ONE_SEGMENT = 1_440  # bytes: a request with its cookies, no upload
 _OFTEN = 5  # of a source: with fewer, chance may spread them
 _REST = 0.5  # of the window, that a source which pauses rests at least
@@ -96,9 +97,9 @@ class Habits(Struct, frozen=True):
         return seen.number[known][over], np.minimum(usual / np.maximum(now, 1e-9), 1.0)
 
     @property
-    def waits(self) -> bool:
-        """Whether a service gets far more than usual, for less time than attacks last."""
-        return bool(np.isfinite(self.since).any())
+    def waiting(self) -> U32:
+        """The services that get far more than usual, for less time than attacks last."""
+        return self.number[np.isfinite(self.since)]
 
     def moved(self, moves: Mapping[int, int]) -> Habits:
         """Return the table after services were found to have other numbers."""
@@ -108,10 +109,13 @@ class Habits(Struct, frozen=True):
         order = np.lexsort((-self.seconds, number))  # of one known twice the elder stays
         return replace(self, number=number)._select(order[np.unique(number[order], return_index=True)[1]])
 
-    def learned(self, seen: Reading, seconds: float, now: float, patience: float, factor: float) -> Habits:
+    def learned(  # noqa: PLR0917
+        self, seen: Reading, seconds: float, now: float, patience: float, factor: float,
+        least: F64 | float = _LEASTS,
+    ) -> Habits:  # fmt: skip
         """Return the table after a calm window, of which `seconds` are new.
 
-        More than `factor` times as much as usual has to last for `patience` seconds to be learned.
+        More than `factor` times the usual, or the `least`, has to last for `patience` seconds.
         """
         new = self._joined(seen.number[~among(seen.number, self.number)], now)
         at = np.searchsorted(new.number, seen.number)
@@ -128,16 +132,16 @@ class Habits(Struct, frozen=True):
         taught = np.where((over & ~lasted)[:, None], 0.0, np.minimum(seen.rates, ceiling[at]))
         rates[at] = np.maximum(rates[at], taught)
         due = lasted | ~over & (age[at] >= _KNOWN_SECONDS) & (age[at] - raised[at] >= wait)
-        ceiling[at[due]] = factor * np.maximum(rates[at[due]], _LEAST)
+        ceiling[at[due]] = factor * np.maximum(rates[at[due]], least)
         raised[at[due]], since[at[due]] = age[at[due]], np.inf
         return Habits(new.number, rates, ceiling, age, raised, since, last)
 
-    def accepted(self, seen: Reading, now: float, factor: float) -> Habits:
+    def accepted(self, seen: Reading, now: float, factor: float, least: F64 | float = _LEASTS) -> Habits:
         """Return the table with what services get now as usual: the operator says that it is."""
         new = self._joined(seen.number[~among(seen.number, self.number)], now)
         rates, ceiling, at = new.rates.copy(), new.ceiling.copy(), np.searchsorted(new.number, seen.number)
         rates[at] = np.maximum(rates[at], seen.rates)
-        ceiling[at] = factor * np.maximum(rates[at], _LEAST)
+        ceiling[at] = factor * np.maximum(rates[at], least)
         return replace(new, rates=rates, ceiling=ceiling)
 
     def _joined(self, new: U32, now: float) -> Habits:

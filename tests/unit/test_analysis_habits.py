@@ -159,6 +159,18 @@ def test_the_habit_that_is_learned(name: str) -> None:
         assert least * 0.99 <= found <= most * 1.01, (seconds, rate)
 
 
+def test_a_few_more_visitors_of_a_small_service_are_learned_as_they_come() -> None:
+    """A page takes some ten packets: what few connections bring along isn't far above normal."""
+    habits, packets = Habits.of(), COLUMNS.index("packets")
+    for second in range(1_500):
+        seen = reading(0.5 if second < 1_400 else 4)
+        seen.rates[:, packets] = 3 if second < 1_400 else 40
+        assert not len(habits.above(seen)[0]), second
+        habits = habits.learned(seen, 1.0, float(second), 1_200.0, 2.0)
+    seen.rates[:, packets] = 400
+    assert len(habits.above(seen)[0])
+
+
 def test_the_operators_word_is_learned_at_once_and_is_the_new_ceiling() -> None:
     habits = Habits.of()
     for second in range(1_500):

@@ -14,7 +14,7 @@ from test_analysis_clients import after, connected
 
 from fwtop.analysis.attacks.held_connections import ENTRIES, groups
 from fwtop.analysis.config import AdviseConfig
-from fwtop.analysis.connections import ConnectionMemory
+from fwtop.analysis.connections import ConnectionMemory, source_of
 from fwtop.analysis.learning import BACK, NORMAL
 from fwtop.analysis.memory import Baseline
 from fwtop.analysis.proposals.preview import preview
@@ -199,6 +199,25 @@ def test_a_crowd_far_above_usual_makes_nobody_known_and_teaches_no_number() -> N
     usual = pass_seconds(memory, range(400, 600), *bots, *CLIENTS)
     assert len(memory.known) == clients
     assert usual == pytest.approx(90, rel=0.1)
+
+
+def test_a_crowd_at_one_port_keeps_nobody_unknown_who_is_served_at_another() -> None:
+    memory = ConnectionMemory()
+    pass_seconds(memory, range(400), ("asked", 90, 45), *CLIENTS)
+    clients = set(memory.known.tolist())
+    for second in range(400, 500):
+        sockets = table(("asked", 400, 400), ("kept alive", 500, 500), *CLIENTS)
+        rows = sockets.connections
+        rows.port[400:410] = 443
+        rows.segments_out[400:410] = 9
+        served, bots = (
+            set(source_of(rows.select(np.arange(*some))).tolist()) for some in ((400, 410), (410, 900))
+        )
+        memory.read(float(second), sockets)
+        list(groups(sockets))
+        memory.learn(AdviseConfig(), quiet=True)
+    assert served - bots <= set(memory.known.tolist())
+    assert not (bots - clients) & set(memory.known.tolist())
 
 
 def say(advisor: Advisor, said: str, sockets: SocketTable, at: float) -> tuple[str, Judgement]:
