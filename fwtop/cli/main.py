@@ -86,16 +86,16 @@ class _Parser(argparse.ArgumentParser):
 
 def main(arguments: list[str]) -> int:
     """Run one verb; return its exit status (0 success, 1 failure, 2 usage, 3 not possible here)."""
+    status = 0
     try:
-        status = _run(arguments)
+        try:
+            status = _run(arguments)
+        except FwtopError as error:
+            status = error.code
+            print(f"fwtop: {error}", file=sys.stderr)
+            if "--json" in arguments:  # who reads JSON gets some, whatever happens
+                print(json.dumps(error.document()))
         sys.stdout.flush()
-        return status
-    except FwtopError as error:
-        print(f"fwtop: {error}", file=sys.stderr)
-        if "--json" in arguments:  # who reads JSON gets some, whatever happens
-            about = {"reason": error.reason, "field": error.field, "retryable": error.retryable}
-            print(json.dumps({"schema": 1, "ok": False, "error": str(error), "code": error.code, **about}))
-        return error.code
     except KeyboardInterrupt:
         return 130
     except MemoryError:
@@ -104,7 +104,7 @@ def main(arguments: list[str]) -> int:
     except BrokenPipeError:
         # The reader closed the pipe (fwtop … | head).
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+    return status
 
 
 def _run(arguments: list[str]) -> int:

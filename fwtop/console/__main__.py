@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import socket
 import sys
 
@@ -20,6 +21,8 @@ def main() -> int:
         return _run(options, socket.socket(fileno=int(sys.argv[1])))
     except FwtopError as error:
         print(f"fwtop: {error}", file=sys.stderr)
+        if options.json:
+            print(json.dumps(error.document()))
         return error.code
     except MemoryError:
         print(f"fwtop: {CONSOLE_OUT_OF_MEMORY}", file=sys.stderr)

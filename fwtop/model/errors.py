@@ -29,6 +29,11 @@ class FwtopError(Exception):
         self.field = field
         self.retryable = retryable
 
+    def document(self) -> dict[str, object]:
+        """Return it as the JSON that a command prints instead of what was asked for."""
+        about = {"code": self.code, "reason": self.reason, "field": self.field, "retryable": self.retryable}
+        return {"schema": 1, "ok": False, "error": str(self), **about}
+
     @staticmethod
     def of(error: Exception) -> FwtopError:
         """Return an error as it is, or an unforeseen one as a line that names its type."""

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import struct
+import subprocess
 import sys
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from fwtop.kernel.programs import module_argv
 from tests.kernel.conftest import NetnsPair, ip
 from tests.kernel.observing import Observer, named, observing, samples, send
 from tests.kernel.wire import checksummed, meet
@@ -235,3 +238,14 @@ def test_packets_on_loopback_are_counted_and_sampled(netns_pair: NetnsPair) -> N
     (arrived,) = samples(answer, hook="INGRESS", dport=4242)
     assert (arrived["records"], arrived["payload"]) == (20, b"self".hex())
     assert answer["drops"]["socket/NO_SOCKET/after"] == 20
+
+
+def test_a_snapshot_of_none_that_is_there_says_so_in_json(netns_pair: NetnsPair) -> None:
+    """The console says it, which the launcher started."""
+    argv = module_argv("fwtop", "snapshot", "--json", "-i", "nope0", "--netns", netns_pair.victim.netns)
+    done = subprocess.run(
+        argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False
+    )
+    told = json.loads(done.stdout)
+    assert (done.returncode, told["ok"], told["code"], told["reason"]) == (2, False, 2, "invalid")
+    assert done.stderr == f"fwtop: {told['error']}\n"

@@ -253,3 +253,17 @@ def test_reports_follow_the_callers_own_links_and_go_to_devices(place: Path, tmp
     assert (tmp_path / "mine.md").is_symlink()
     done = fwtop("report", "--directory", place, "--format", "md", "-o", "/dev/stdout")
     assert "recorded by fwtop" in done.stdout
+
+
+def test_a_reader_that_closes_its_end_early_sees_no_traceback() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    argv = [sys.executable, "-m", "fwtop", "read", "/nonexistent", "--json"]
+    with os.fdopen(writing, "wb") as out:
+        done = subprocess.run(
+            argv, cwd=HERE.parents[1], stdout=out, stderr=subprocess.PIPE, text=True, timeout=60, check=False
+        )
+    assert (done.returncode, done.stderr) == (
+        1,
+        "fwtop: /nonexistent: No such file or directory; nothing was read\n",
+    )
