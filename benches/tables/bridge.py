@@ -1,6 +1,7 @@
 """A bridge against a router, after a filtering bridge (Univ. of Washington): packets passed on a second.
 
-Asked there: what do 190,000 tracked connections cost, what do 500 rules, is a bridge faster than a router?
+Asked there: what do 190,000 tracked connections cost, what do 500 rules, is a bridge faster than a router,
+with frames of 128 and of 1,518 bytes? (Theirs went in both directions at once; these go in one.)
 The victim of the lab becomes either; what it passes on ends in a device of type ifb, which frees what it
 sends as a network card does. At a veth pair's end somebody would have to drop it, at the cost of the same
 core, and of fwtop's hook for drops. Measured are packets sent per second of the forwarding core's time, with
@@ -17,7 +18,7 @@ from functools import partial
 from benches.connections import RULES, STATES, count, establish, long_list
 from fwtop.bench.frame import Document, Options, Row, measure
 from fwtop.bench.programs import Terminal, fwtop_argv
-from fwtop.bench.testbed import SOURCES, Testbed
+from fwtop.bench.testbed import SOURCES, Testbed, flood_text
 from fwtop.kernel.namespaces import inside
 from fwtop.kernel.procfs import parse_devices, read_text
 from fwtop.lab import network as net
@@ -28,6 +29,8 @@ _PORT = 443  # of the connections
 _PORT_ADDRESS = "02:00:5e:10:00:01"  # of the bridge's port, whose own address goes to the machine behind
 _TRACK = "table inet bench { chain only { type filter hook forward priority 0; ct state new accept; }; }\n"
 _UNIT = "packets/s and core"
+_SIZES = (128, 1_518)  # of frames with their checksum, as they measured; all other rows have the shortest
+_AROUND = 46  # Ethernet, IPv4 and UDP headers and the checksum around a payload
 _SETTLE_SECONDS, _PATIENCE_SECONDS = 5.0, 20.0
 _ROUTER, _PLAIN, _FILTERING = "router", "bridge", "bridge with br_netfilter"
 _NETFILTER = {_PLAIN: 0, _FILTERING: 1}
@@ -42,18 +45,21 @@ Load = Callable[[Testbed], contextlib.AbstractContextManager[None]]
 def run(options: Options) -> Document:
     """Measure the table."""
     rounds, seconds = options.choose(5, 1), 0.5 if options.quick else 1.0
-    with Testbed() as testbed:
-        _cable(testbed)
-        rows = [
-            Row(name, _UNIT, partial(_passed_on, testbed, seconds, kind, load), versus, published)
-            for name, kind, load, versus, published in _table()
-        ]
-        return Document("bridge", rounds, measure(rows, rounds), _NOTES)
+    rows = [
+        Row(name, _UNIT, partial(_passed_on, seconds, kind, load), versus, published)
+        for name, kind, load, versus, published in _table()
+    ]
+    rows += [
+        Row(f"{kind}, {size} bytes", _UNIT, partial(_passed_on, seconds, kind, _bare, size), kind)
+        for size in _SIZES
+        for kind in (_ROUTER, _PLAIN, _FILTERING)
+    ]
+    return Document("bridge", rounds, measure(rows, rounds), _NOTES)
 
 
 def _table() -> Iterator[tuple[str, str, Load, str | None, float | None]]:
     for kind, versus in ((_ROUTER, None), (_PLAIN, _ROUTER), (_FILTERING, _ROUTER)):
-        yield kind, kind, lambda _: contextlib.nullcontext(), versus, None
+        yield kind, kind, _bare, versus, None
         if kind != _FILTERING:  # next to each other: other work on the machine changes within a round
             yield f"{kind}, fwtop watching", kind, _watching, kind, None
     for kind in (_ROUTER, _FILTERING):
@@ -62,18 +68,24 @@ def _table() -> Iterator[tuple[str, str, Load, str | None, float | None]]:
         yield f"{kind}, tracking, {STATES:,} connections", kind, _filled, f"{kind}, tracking", 1.0
 
 
-def _passed_on(testbed: Testbed, seconds: float, kind: str, load: Load) -> float:
-    """Return packets passed on per second of the forwarding core's time."""
+def _bare(_: Testbed) -> contextlib.AbstractContextManager[None]:
+    return contextlib.nullcontext()
+
+
+def _passed_on(seconds: float, kind: str, load: Load, size: int | None = None) -> float:
+    """Return packets passed on per second of the forwarding core's time, of the shortest frames or a size."""
     turn = _routing if kind == _ROUTER else partial(_bridging, netfilter=_NETFILTER[kind])
-    with turn(testbed), load(testbed), testbed.flooded():
-        if load is _watching:  # its duty cycle begins under load
-            time.sleep(_SETTLE_SECONDS)
-        packets, used = _sent(testbed), testbed.lab.receiving_seconds()
-        time.sleep(seconds)
-        passed = _sent(testbed) - packets
-        if passed == 0:
-            raise FwtopError(f"the {kind} passed nothing on; the lab is taken down")
-        return passed / max(testbed.lab.receiving_seconds() - used, 1e-6)
+    with Testbed(None if size is None else flood_text(size - _AROUND)) as testbed:
+        _cable(testbed)
+        with turn(testbed), load(testbed), testbed.flooded():
+            if load is _watching:  # its duty cycle begins under load
+                time.sleep(_SETTLE_SECONDS)
+            packets, used = _sent(testbed), testbed.lab.receiving_seconds()
+            time.sleep(seconds)
+            passed = _sent(testbed) - packets
+            if passed == 0:
+                raise FwtopError(f"the {kind} passed nothing on; the lab is taken down")
+            return passed / max(testbed.lab.receiving_seconds() - used, 1e-6)
 
 
 def _sent(testbed: Testbed) -> int:
