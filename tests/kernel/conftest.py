@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -76,6 +77,10 @@ def made_pair() -> Iterator[NetnsPair]:
     attacker = Host(f"{stem}a", "a0", "10.77.0.2", "fd77::2")
     try:
         ip("-batch", "-", batch=[f"netns add {host.netns}" for host in (victim, attacker)])
+        # Numbers of namespaces come again, and pins of a killed guardian may stand under one.
+        for host in (victim, attacker):
+            number = os.stat(f"/run/netns/{host.netns}").st_ino
+            shutil.rmtree(f"/sys/fs/bpf/fwtop/{number}", ignore_errors=True)
         made = [f"link add v0 type veth peer name a0 netns {attacker.netns}"]
         for host in (victim, attacker):
             addresses = [

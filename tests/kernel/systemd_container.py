@@ -5,7 +5,7 @@ The container's root is this machine's, with what it changes kept in memory and 
 
 from __future__ import annotations
 
-import os
+import secrets
 import shutil
 import subprocess
 from collections.abc import Mapping
@@ -17,7 +17,9 @@ from fwtop.model.paths import ROOT
 
 _SECONDS = 240  # for all of it, on a busy machine
 _CLONE = "/srv/fwtop-clone"  # in the container: the unit sees neither /tmp nor anybody's home
+# Of containers that share a cgroup, each systemd sees and kills the processes of the others' units.
 _CONTAINER = """\
+for cgroups in {cgroups}; do mkdir -p $cgroups && echo 0 >$cgroups/cgroup.procs || exit; done
 mount --bind / {folder}/root && exec env SYSTEMD_NSPAWN_UNIFIED_HIERARCHY=1 systemd-nspawn --quiet \\
   --directory={folder}/root --volatile=overlay --private-network --capability=all --register=no --keep-unit \\
   --system-call-filter="bpf perf_event_open" \\
@@ -37,6 +39,16 @@ ExecStopPost=/bin/systemctl --no-block exit
 """
 
 
+def _hierarchies() -> list[Path]:
+    """Return where the hierarchies of cgroups are mounted that systemd puts its units into."""
+    mounts = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
+    return [
+        Path(point)
+        for _, point, kind, options, *_ in mounts
+        if kind == "cgroup2" or (kind == "cgroup" and "name=systemd" in options.split(","))
+    ]
+
+
 def told_by(folder: Path, script: str, binds: Mapping[Path, str]) -> dict[str, str]:
     """Boot a container with some files bound in, and return what a script told: a line a fact, name first."""
     assert shutil.which("systemd-nspawn"), "systemd-container is not installed: make setup-dev"
@@ -47,8 +59,16 @@ def told_by(folder: Path, script: str, binds: Mapping[Path, str]) -> dict[str, s
     (folder / "try.service").write_text(_TRY.format(folder=folder))
     (folder / "try.sh").write_text(script)
     bound = " ".join(f"--bind-ro={path}:{place}" for path, place in binds.items())
-    machine = f"fwtop-{os.getpid()}"
-    whole = _CONTAINER.format(folder=folder, root=ROOT, clone=_CLONE, machine=machine, binds=bound)
+    machine = f"fwtop-{secrets.token_hex(4)}"
+    cgroups = [mounted / machine for mounted in _hierarchies()]
+    whole = _CONTAINER.format(
+        folder=folder,
+        root=ROOT,
+        clone=_CLONE,
+        machine=machine,
+        binds=bound,
+        cgroups=" ".join(map(str, cgroups)),
+    )
     # Killed after its time, it takes along all that the container runs
     alone = ["--pid", "--fork", "--kill-child", "--mount-proc"]
     argv = ["unshare", "--mount", "--propagation", "private", *alone, "sh", "-c", whole]
@@ -60,6 +80,9 @@ def told_by(folder: Path, script: str, binds: Mapping[Path, str]) -> dict[str, s
     except subprocess.TimeoutExpired:
         told = file.read_text() if file.exists() else ""
         pytest.fail(f"the container did not end within {_SECONDS} s; it told:\n{told}")
+    finally:
+        for path in cgroups:
+            subprocess.run(["find", path, "-depth", "-type", "d", "-exec", "rmdir", "{}", ";"], check=False)
     if not file.exists():
         pytest.skip(f"systemd-nspawn boots no container here: {(done.stderr or done.stdout)[-300:]}")
     return dict(line.split(": ", 1) for line in file.read_text().splitlines() if ": " in line)

@@ -64,11 +64,6 @@ say timer "$(changed)"
 """
 
 
-pytestmark = pytest.mark.alone_again(
-    "systemd kills a unit that takes 15 s to end, as the recorder may on cores that others use up"
-)
-
-
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """What the unit did from enabling to disabling, by what was asked."""
