@@ -1,16 +1,17 @@
 #!/usr/bin/env python3
-"""Print what 'fwtop record --drops' writes, from standard input or unix:/PATH; damage is passed over."""
+"""Print what 'fwtop record --drops' writes, from a file, unix:/PATH or standard input, past damage."""
 
 import itertools
+import pathlib
 import socket
 import struct
 import sys
 import zlib
 
-if sys.argv[1:]:
-    sock = socket.socket(socket.AF_UNIX)
-    sock.connect(sys.argv[1].removeprefix("unix:"))
-source, data = sock.makefile("rb") if sys.argv[1:] else sys.stdin.buffer, b""
+name, sock, data = sys.argv[1] if sys.argv[1:] else "/dev/stdin", socket.socket(socket.AF_UNIX), b""
+if name.startswith("unix:"):
+    sock.connect(name.removeprefix("unix:"))
+source = sock.makefile("rb") if name.startswith("unix:") else pathlib.Path(name).open("rb")  # noqa: SIM115
 for more in itertools.chain(iter(lambda: source.read1(65536), b""), [b""]):
     data += more
     while len(data := data[at:] if (at := data.find(b"\xf7DRP")) >= 0 else data[-3:]) >= 12:

@@ -58,10 +58,8 @@ def read(path: Path) -> list[dict[str, str]]:
     """Read a file with the program of the documentation."""
     if not path.exists():
         return []
-    with path.open("rb") as file:
-        done = subprocess.run(
-            [sys.executable, READER], stdin=file, capture_output=True, text=True, timeout=60, check=True
-        )
+    argv = [sys.executable, READER, path]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True)
     found = [_LINE.fullmatch(line) for line in done.stdout.splitlines()]
     assert all(found)
     return [match.groupdict() for match in found if match is not None]
