@@ -7,11 +7,15 @@ from random import Random
 
 import pytest
 from analysis_factory import STARTED, ethernet, ip, make_batch, make_tables, make_window, udp
-from analysis_flows import HOST, Frame, connection, hosts, visitors
+from analysis_flows import HOST, STAMPS, Frame, connection, hosts, segment, visitors
+from held_tables import PORT, table
+from msgspec.structs import replace
 
 from benches.corpus.cases import learn
 from fwtop.analysis.memory import Baseline
 from fwtop.incidents.advisor import Advisor
+from fwtop.model.addresses.address import Prefix
+from fwtop.model.traffic.counters import DropCount
 from fwtop.model.traffic.severity import Harm
 from fwtop.model.traffic.snapshot import Incident
 
@@ -114,6 +118,42 @@ def test_connections_opened_again_and_again_are_a_flood_or_where_users_log_in_gu
             frames += connection(rng, client, port, load, at=(k + rng.random()) / each, answered=4, end="R")
     seen = judged(frames + visitors(rng, 5), before=visitors(rng, 6))
     assert {name: one.severity.harm for name, one in seen.items()} == found
+
+
+def stamped(rng: Random, senders: int, pps: int) -> list[Frame]:
+    """ACKs as clients' systems send them, each of another connection that there isn't."""
+    sources = hosts(rng, senders)
+    return [
+        (k / pps, segment(
+            sources[k % senders], HOST, rng.randrange(32_768, 61_000), PORT, "A",
+            seq=rng.randrange(1 << 32), ack=rng.randrange(1 << 32), options=STAMPS,
+        ))
+        for k in range(int(SECONDS * pps))
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("senders", [1, 20])
+@pytest.mark.parametrize(
+    ("port", "reason", "found"),
+    [(PORT, "", ["ack_flood"]), (0, "TCP_FLAGS", ["ack_flood"]), (0, "", [])],
+    ids=["by sockets", "by the kernel's word", "published from a container"],
+)
+def test_acks_that_no_socket_takes_are_a_flood_however_much_they_look_like_clients(
+    senders: int, port: int, reason: str, found: list[str]
+) -> None:
+    """Nothing but the sockets tells them from idle connections, whose sockets may be a container's."""
+    rng, baseline = Random(3), Baseline()
+    frames = [frame for frame in stamped(rng, senders, 2_000) + visitors(rng, 40) if 0 <= frame[0] < SECONDS]
+    learn(baseline, make_batch(sorted(visitors(rng, 40), key=lambda frame: frame[0])), SECONDS)
+    batch = make_batch(sorted(frames, key=lambda frame: frame[0]), start_ns=10**12)
+    window = make_window(batch, SECONDS, live=True, started=STARTED + 60)
+    held = table(("kept alive", 30, 30))
+    held.connections.port[:] = port
+    drops = (DropCount("socket", reason, 6_000, before_delivery=False),) if reason else ()
+    own = (Prefix.parse(".".join(map(str, HOST))),)
+    window = replace(window, sockets=held, own=own, counters=replace(window.counters, drops=drops))
+    judged = Advisor(baseline=baseline).judge(window, make_tables(window))
+    assert [one.kind for one in judged.attacks] == found
 
 
 STATE = b"\x01\x02status=ok;temperature=21.5;humidity=40"

@@ -11,6 +11,7 @@ from functools import partial
 
 import numpy as np
 
+from fwtop.analysis.connections import flows_of, flows_of_packets
 from fwtop.analysis.context import AnalysisContext, Trait
 from fwtop.analysis.engine.entries import CERTAIN, Group, Hypothesis, Least, Proof, cut, feature, measured
 from fwtop.analysis.measures.general import (
@@ -31,11 +32,15 @@ from fwtop.analysis.severity import CORE, LINK, TABLE
 from fwtop.analysis.window.counting import among
 from fwtop.analysis.window.features import Features, header_words
 from fwtop.analysis.window.tcp_view import ACK, FIN, RST, SYN, flag_names
+from fwtop.analysis.window.traffic import mix
 from fwtop.model.rule import Match
 from fwtop.render.numbers import percent
 
 _ALONE = 0.9  # of the packets are alone in their flow; fewer if a capture only truncates connections
 _ALL_ALONE, _SEEN = 0.98, 1_000  # in a sample as dense and large as that, no connections look like it
+_DENSE = 1.5  # packets a sample
+_REFUSED = ("NO_SOCKET", "TCP_FLAGS")  # of a closed port, and of a listener that gets no SYN
+_LOOPBACK = 127
 _NO_DATA, _HARDLY_OPENED = 0.05, 0.05  # shares: of packets with data; of the connections that there must be
 _FULL = 1_300  # bytes of an IP packet: full-sized ones are uploads
 _READ = 10  # packets with data before their contents say something
@@ -102,9 +107,35 @@ def readable(group: Group) -> float:
     return float((starts_request(traffic.packets, data) | record_mask(traffic, data)).mean())
 
 
+@feature("yes or no")
+def without_sockets(group: Group) -> float:
+    """Whether no socket of this host takes them: the kernel says so, or all are read, and none is theirs.
+
+    In a dense sample a connection of less than a second, which no reading shows, shows how it begins. A port
+    that is published from another namespace has no sockets here, so there must be one of somebody else's.
+    """
+    context, rows = group.context, group.packets.rows
+    refused = sum(one.packets for one in context.counters.drops if one.reason in _REFUSED)
+    if refused > _ALONE * group.packets.packets:
+        return True
+    table, traffic = context.sockets, context.traffic
+    if table is None or table.share < 1 or not context.own or traffic.one_in > _DENSE:
+        return False
+    halves = (np.array([getattr(prefix, half) for prefix in context.own], np.uint64) for half in ("hi", "lo"))
+    held, own = table.connections, mix(*halves)
+    foreign = ~(
+        among(mix(held.hi, held.lo), own) | (held.family == 4) & (held.lo >> np.uint64(24) == _LOOPBACK)
+    )
+    mine = among(traffic.dest_key[rows], own) & among(traffic.packets.dport[rows], held.port[foreign])
+    theirs = among(flows_of_packets(traffic.packets.select(rows)), flows_of(held))
+    return float((mine & ~theirs).mean()) > _ALONE
+
+
 @feature("share")
 def with_options(group: Group) -> float:
-    """Part whose TCP header has options: on connections, most systems stamp each segment (RFC 7323)."""
+    """Part with options in the TCP header, which most systems stamp (RFC 7323); 0 if no socket is there."""
+    if group[without_sockets]:
+        return 0.0
     words = header_words(group.context.traffic, group.packets.rows)
     return float((words > BARE).mean()) if len(words) else 0.0
 
@@ -261,6 +292,7 @@ ENTRIES = (
             spoofed.above(0.5, 2.5),
             flow_per_packet.if_so(2.5),
             normal_known.if_so(2.5),
+            without_sockets.if_so(2.5, "no socket of this host takes them"),
             sampled_capture.if_so(-2.6),  # there, every packet is alone in its flow
             connections_opened.says(0.1, 0.5, 0.7, -2.5),
             flows_each.says(20, 0.0, 200, 2.0, "each source sends them in {flows_each:count} flows or more"),
