@@ -70,6 +70,7 @@ class Member(Struct):
     lab: Child
     victim: str = ""
     node: subprocess.Popen[bytes] | None = None
+    watcher: subprocess.Popen[bytes] | None = None
     rules: list[str] = field(default_factory=list)
     state: str = "untouched"
 
@@ -134,7 +135,8 @@ class FleetLab(Namespaces):
 
     def start_watcher(self, one: Member) -> None:
         """Start a machine's recorder, which starts the guardian if there is none."""
-        self._program(module_argv("fwtop", "record", "--netns", one.victim, "--no-store", "--no-alarms"))
+        argv = module_argv("fwtop", "record", "--netns", one.victim, "--no-store", "--no-alarms")
+        one.watcher = self._program(argv)
 
     def start_node(self, one: Member) -> None:
         """Start a machine's node."""

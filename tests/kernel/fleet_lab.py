@@ -15,12 +15,21 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+from msgspec.structs import replace
+
+from fwtop.client import discovery
+from fwtop.client.discovery import GuardianClient
 from fwtop.client.program import connect
 from fwtop.fleet.broker import Broker
+from fwtop.guardian.fleet.record import RECORD, Known
 from fwtop.kernel.namespaces import inside
 from fwtop.kernel.programs import module_argv
 from fwtop.lab.fleet import FleetLab, Member
 from fwtop.lab.processes import end
+from fwtop.model import paths
+from fwtop.model.wire import of_json, to_json
+from tests.kernel.nursery import start_guardian
 
 TRIAL = 8  # seconds
 SAID = 40.0  # seconds in which who asks is told what is wrong, however busy the machine is
@@ -47,13 +56,22 @@ class Run:
     """A coordinator at work."""
 
     def __init__(
-        self, lab: FleetLab, *arguments: str, trial: int = TRIAL, key: Path | None = None, measure: int = 1
+        self,
+        lab: FleetLab,
+        *arguments: str,
+        trial: int = TRIAL,
+        key: Path | None = None,
+        measure: int = 1,
+        code: str = "",
     ) -> None:
+        """`code` is run first in its process."""
         self.out, self.told = lab.directory / "out", lab.directory / "told"
         given = [*arguments, "--on", "web", "--yes", "--json", "--key", str(key or lab.key)]
         given += ["--trial", f"{trial}s", "--measure", f"{measure}s"]
         with self.out.open("wb") as out, self.told.open("wb") as told:
-            self.process = lab.coordinator(*given, stdout=out, stderr=told)
+            self.process = subprocess.Popen(
+                _operators(lab, code, *given), stdin=subprocess.DEVNULL, stdout=out, stderr=told
+            )
 
     def ended(self) -> tuple[int, dict[str, Any]]:
         status = self.process.wait(90)
@@ -197,12 +215,59 @@ def without_broker(lab: FleetLab) -> Iterator[None]:
         lab.await_watched()
 
 
+def with_code(argv: list[str], code: str) -> list[str]:
+    """Return a command of fwtop's that first runs some code of the test."""
+    at = argv.index("-c") + 1
+    path = "import sys; sys.path.insert(0, sys.argv[1])"
+    return [*argv[:at], f"{path}\n{code}\nsys.path.pop(0)\n{argv[at]}", *argv[at + 1 :]]
+
+
+def _operators(lab: FleetLab, code: str, *arguments: str) -> list[str]:
+    argv = module_argv("fwtop", "fleet", *arguments, "--fleet", str(lab.directory / "fleet/operator"))
+    return ["ip", "netns", "exec", lab.hub, *with_code(argv, code)]
+
+
 def patched(lab: FleetLab, code: str, *arguments: str) -> tuple[int, str]:
     """Run `fwtop fleet …` of the operator after some code of the test; return its status and what it says."""
-    argv = module_argv("fwtop", "fleet", *arguments, "--fleet", str(lab.directory / "fleet/operator"))
-    argv[argv.index("-c") + 1] = f"import sys; sys.path.insert(0, sys.argv[1])\n{code}\n{argv[3]}"
-    command = ["ip", "netns", "exec", lab.hub, *argv]
     done = subprocess.run(
-        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False
-    )
+        _operators(lab, code, *arguments),
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
     return done.returncode, done.stdout + done.stderr
+
+
+def later(hours: float) -> str:
+    """Return code that has a process's clock go ahead."""
+    return f"import time; real = time.time; time.time = lambda: real() + {hours * 3600}"
+
+
+def start_ahead(one: Member, hours: float) -> GuardianClient:
+    """Start the guardian of a machine that has none, with its clock ahead; it ends once nobody needs it."""
+
+    def started(argv: list[str], netns: int) -> subprocess.CompletedProcess[bytes]:
+        return start_guardian(with_code(argv, later(hours)), netns)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(discovery, "run_starter", started)
+        return discovery.connect(netns=one.victim)
+
+
+def stop_programs(one: Member) -> None:
+    """End a machine's node and watcher, which would start another guardian."""
+    assert one.node is not None
+    assert one.watcher is not None
+    end(one.node)
+    end(one.watcher)
+
+
+def reboot(one: Member) -> None:
+    """End a machine's programs and all that its kernel has of them; its disk stays."""
+    record = paths.fleet_records(one.victim) / RECORD
+    stop_programs(one)
+    before = of_json(Known, record.read_bytes())
+    with connect(one.victim) as guardian:
+        guardian.request("undo", all=True)
+        until(lambda: not guardian.status()["rules"])
+    kill_guardian(one)
+    rollouts = {name: replace(rollout, boot="the one before") for name, rollout in before.rollouts.items()}
+    record.write_bytes(to_json(replace(before, rollouts=rollouts)))

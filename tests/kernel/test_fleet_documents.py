@@ -177,6 +177,12 @@ def test_after_a_reboot_what_was_kept_comes_back_for_the_time_that_it_has_left(
             assert confirm(guardian, key, sealed, Action.KEEP, 5)["rollouts"][0]["stage"] == "kept"
             [rule] = guardian.rules()
             assert rule.rule.ttl_seconds <= 100
+            guardian.demand(Undo(all=True))
+        bench.kill_guardian()
+        one = replace(one, until=time.time() - 1)
+        record.write_bytes(to_json(replace(known, rollouts={"r1": one})))
+        with bench.connect() as guardian:  # its time was over while the machine was off
+            assert (stage(guardian, "r1"), refusal(deliver, guardian, sealed)[0]) == ("expired", "over")
 
 
 def test_a_record_that_was_cut_exchanged_or_damaged_is_told(bench: Bench, member: Member, poll_until) -> None:

@@ -19,6 +19,7 @@ from fleet_lab import (
     attacked_fleet,
     kept,
     kill,
+    later,
     patched,
     rules,
     soon,
@@ -26,6 +27,7 @@ from fleet_lab import (
     status,
     undo,
     until,
+    with_code,
 )
 from msgspec.structs import replace
 
@@ -129,10 +131,9 @@ def test_servers_that_hold_everything_back_have_a_trial_revert_and_what_is_kept_
 
 @pytest.mark.parametrize(("hours", "said"), [(1, "set the clock that is wrong"), (-1, "nothing was changed")])
 def test_a_clock_that_is_an_hour_off_is_said_and_nothing_is_done(fleet, hours: int, said: str):
-    code = f"import time; real = time.time; time.time = lambda: real() + {hours * 3600}"
     began = time.monotonic()
     status_, told = patched(
-        fleet, code, "block", SOURCES, "--on", "web", "--yes", "--ttl", "20m", "--key", str(fleet.key)
+        fleet, later(hours), "block", SOURCES, "--on", "web", "--yes", "--ttl", "20m", "--key", str(fleet.key)
     )
     assert (status_, time.monotonic() - began < SAID) == (1, True), told
     assert (told.count("refuses: web-"), said in told) == (2, True), told
@@ -141,9 +142,8 @@ def test_a_clock_that_is_an_hour_off_is_said_and_nothing_is_done(fleet, hours: i
 
 def test_a_machine_with_another_clock_and_one_with_anothers_key_are_named(fleet):
     one = fleet.machines[0]
-    argv = module_argv("fwtop", "fleet", "node", "--netns", one.victim)
-    code = "import time; real = time.time; time.time = lambda: real() + 3600"
-    twin = subprocess.Popen([*argv[:3], f"{code}\n{argv[3]}", *argv[4:]], stderr=subprocess.DEVNULL)
+    argv = with_code(module_argv("fwtop", "fleet", "node", "--netns", one.victim), later(1))
+    twin = subprocess.Popen(argv, stderr=subprocess.DEVNULL)
     try:
         heard(fleet, "web-1: two machines answer with its key")
         run = Run(fleet, "block", SOURCES)

@@ -231,6 +231,8 @@ class Rollouts:
         statuses = [self._state.status_of(entry) for entry in found]
         ends = [status["confirm_by"] for status in statuses if status["confirm_by"] is not None]
         acting = len(found) == len(one.rules) > 0 and all(item["acting"] for item in statuses)
+        if one.stage in OPEN and one.boot != self._boot and 0 < one.until <= time.time():
+            one = replace(one, stage=Stage.EXPIRED, why="its time is over")
         return RolloutTold(
             one.rollout, one.revision, one.document, one.stage, one.signers,
             tuple(entry.rule.id for entry in found), one.counting, acting, min(ends, default=None), one.why,
