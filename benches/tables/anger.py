@@ -207,9 +207,10 @@ class Night:
                 self._screen.press(key)
                 time.sleep(0.1)
             self._leave_dialog()
-            if "PAUSED" in self._screen.screen():  # as an operator would before deciding
-                self._screen.press("p")
         time.sleep(_READ_SECONDS)
+        if "PAUSED" in self._screen.screen():  # as an operator would before deciding
+            self._screen.press("p")
+            until(lambda: "PAUSED" not in self._screen.screen(), _DIALOG_SECONDS, every=0.05)
         proposals = self._seen.latest["proposals"]
         self._screen.press("1")
         if not until(lambda: "Install" in self._screen.screen(), _DIALOG_SECONDS, every=0.05):
