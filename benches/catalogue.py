@@ -29,6 +29,7 @@ _TITLES = {
     "exhaustion": "new clients of a machine whose connection table is full, before and after "
     "'fwtop harden conntrack'",
     "bridge": "packets/s that a bridge and a router pass on, tracked, ruled and watched (Washington)",
+    "fleet": "seconds from Enter to the first packet that each of 20 machines drops, in one wave",
     "resolver": "attacks through a DNS server, and its clients, as it is and after 'fwtop harden resolver'",
 }
 _WITHOUT_ROOT = ("naming", "corpus", "fit", "pipeline")
@@ -41,6 +42,7 @@ _TAKES = {
     "proposals": "scenarios",
     "night": "scenarios",
     "forgers": "kinds of attacks and innocents, by name",
+    "fleet": "how many machines",
     "day": "a folder that keeps the sessions",
 }
 TABLES = tuple(
