@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
+from collections.abc import Callable
 
 from msgspec.structs import replace
 
@@ -16,6 +17,7 @@ from fwtop.model.messages import Answer, ProtocolError
 from fwtop.model.protocol import (
     Apply,
     Connect,
+    ListRead,
     Plan,
     Request,
     RuleChange,
@@ -76,13 +78,19 @@ class GuardianLink:
             if attached is not None:
                 os.close(attached)
 
-    def whole_rule(self, rule_id: str, *, seconds: float | None = None) -> Rule:
-        """Return a rule with all of its sources; raises FwtopError, also after `seconds`."""
-        request = RuleRead(rule_id)
+    def whole_rule(self, rule_id: str) -> Rule:
+        """Return a rule with all of its sources, also of one on a list; raises FwtopError."""
+        rule = self._whole(RuleRead(rule_id), lambda answer: Rule.from_dict(answer.data["rule"]))
+        if rule.list_name is None:
+            return rule
+        return self._whole(ListRead(rule.list_name), lambda _: rule)
+
+    def _whole(self, request: RuleRead | ListRead, read: Callable[[Answer], Rule]) -> Rule:
+        """Ask for a rule, or the list that it is on, and add the sources that come beside the answer."""
         with self._lock:
-            answer, descriptors = self._exchange(request, None, seconds)
+            answer, descriptors = self._exchange(request, None, None)
         try:
-            rule = Rule.from_dict(answer.agreed().data["rule"])
+            rule = read(answer.agreed())
             if descriptors:
                 rule = replace(rule, match=replace(rule.match, sources=read_sources(descriptors[0])))
             return rule

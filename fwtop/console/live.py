@@ -60,7 +60,6 @@ WITHOUT_GUARDIAN = (
 _CLIENTS = 20  # that are listed during an attack, however little they send
 _SOME_CONNECTIONS = 32
 _LATE_SECONDS = 60.0  # how long a late answer stays in the notes
-_SOURCES_SECONDS = 1.0  # that the loop waits for a rule's sources, once a minute
 _CLIENT_SECONDS = 3.5  # that the rate of known clients is of: no bots are in that of all then
 _MOST_MISSED = 20  # ticks in a row without a snapshot: that is no watch any more
 
@@ -189,10 +188,16 @@ class LiveSession:
         self._missed = 0  # ticks since
         self._wanted = math.inf  # a tick that can't wait; monotonic
         self._losses = LossWatch()
-        self._counted = CountWatch(lambda rule_id: link.whole_rule(rule_id, seconds=_SOURCES_SECONDS))
+        self._counted = CountWatch(self._whole_rule)
+        self._reading: GuardianLink | None = None  # of long lists, which others need not wait for
         self._undo = undo
         self._ended: set[str] = set()  # trials that did harm
         self.taps: list[Tap] = [] if ring is None else [ring.add]  # get each poll
+
+    def _whole_rule(self, rule_id: str) -> Rule:
+        """Return a rule with all of its sources; raises FwtopError. Only one thread does so."""
+        self._reading = self._reading or self._link.another()
+        return self._reading.whole_rule(rule_id)
 
     def rules_changed(self) -> None:
         """Poll the rules on the next tick, and refresh at the normal rate: an action changed a rule."""

@@ -7,6 +7,7 @@ the allow-list spares it or a limit is not reached, is not its doing.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable
 
 import numpy as np
@@ -30,7 +31,10 @@ from fwtop.stats.services import plain_numbers
 
 _RULES = 16  # are followed, the newest
 _LONG_LIST = 10_000  # sources: searching longer lists takes too long
-_AGAIN_SECONDS = 60.0  # after which a list is read anew, which may have changed
+_AGAIN_SECONDS, _RETRY_SECONDS = (
+    60.0,
+    5.0,
+)  # until a list is read anew, which may have changed; or was not read
 _ROOM = 4_096  # sources, and clients, that are remembered of each rule
 _NEW = 256  # sources of one poll, the busiest
 _NAMED = 5
@@ -45,7 +49,7 @@ class _Seen(Struct):
     since: float
     stamp: int
     rule: Rule | None = None  # with all of its sources, if they are known
-    read: float = 0.0
+    due: float = 0.0  # Unix seconds, when they are read again
     packets: float = 0.0
     sources: dict[str, float] = field(default_factory=dict)
     services: dict[str, float] = field(default_factory=dict)
@@ -75,6 +79,7 @@ class CountWatch:
     def __init__(self, read: Read) -> None:
         self._read = read
         self._rules: dict[str, _Seen] = {}
+        self._reader: threading.Thread | None = None
 
     def add(
         self,
@@ -111,19 +116,24 @@ class CountWatch:
 
     def _followed(self, status: RuleStatus, before: _Seen | None, now: float) -> _Seen:
         seen = before if before is not None and before.stamp == status.stamp else _Seen(now, status.stamp)
-        if not seen.read or (status.sources_left and now - seen.read >= _AGAIN_SECONDS):
-            seen.rule, seen.read = self._whole(status), now
-        return seen
-
-    def _whole(self, status: RuleStatus) -> Rule | None:
-        """Return a rule whose conditions samples can be compared with, None where they can't be."""
         rule = status.rule
         if rule.protection is not None or rule.connections is not None or status.sources_total > _LONG_LIST:
-            return None
+            seen.rule = None  # samples can't be compared with it
+        elif not (status.sources_left or rule.list_name):  # entries of a list may say more than sources
+            seen.rule = rule
+        elif now >= seen.due and not (self._reader is not None and self._reader.is_alive()):
+            seen.due = now + _AGAIN_SECONDS
+            self._reader = threading.Thread(target=self._complete, args=(seen, rule.id), daemon=True)
+            self._reader.start()
+        return seen
+
+    def _complete(self, seen: _Seen, rule_id: str) -> None:
+        """Read all sources, in a thread: the guardian may be busy for seconds."""
         try:
-            return self._read(rule.id) if status.sources_left else rule
+            rule = self._read(rule_id)
+            seen.rule = rule if rule.match.sources else None  # without any, all would match
         except FwtopError:
-            return None
+            seen.due -= _AGAIN_SECONDS - _RETRY_SECONDS
 
     @staticmethod
     def _note(seen: _Seen, part: F64, packets: PacketBatch, learned: Baseline) -> None:

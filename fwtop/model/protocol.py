@@ -349,6 +349,7 @@ class ListRead(Reading, frozen=True):
     `counters` each has the packets that rules counted of it, too, or null.
     """
 
+    for_console = True
     command = "fwtop list"
     seconds = LONG_SECONDS
     name: str

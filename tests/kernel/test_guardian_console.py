@@ -95,7 +95,7 @@ SAMPLES: dict[type[Request], tuple[Request, bool]] = {
     ListChange: (ListChange("x", "create", entries=("192.0.2.1",)), False),
     ListShow: (ListShow(), False),
     ListTest: (ListTest("x", "192.0.2.1"), False),
-    ListRead: (ListRead("x"), False),
+    ListRead: (ListRead("read"), True),  # to compare samples with a rule on it
     PolicyRead: (PolicyRead("history"), False),
     PolicyChange: (PolicyChange("apply", POLICY_TEXT, confirm_seconds=0), False),
     Summary: (Summary(1.0, "CALM", 0.0, 0.0, 0.0, 0.0), True),
@@ -135,6 +135,7 @@ def test_a_console_gets_the_requests_of_its_table_and_no_other(bench: Bench, con
     }
     with bench.connect() as cli:
         number = apply(cli, RULE)
+        cli.demand(ListChange("read", "create", entries=("192.0.2.1",)))
     of_rule = {
         RuleRead: RuleRead(number),
         Why: Why(number),
@@ -154,6 +155,8 @@ def test_a_console_gets_the_requests_of_its_table_and_no_other(bench: Bench, con
             assert answer.code == 3
             assert f"a screen may not ask for {kind.__name__.lower()}" in answer.error
             assert "in another terminal: sudo fwtop " in answer.error
+    with bench.connect() as cli:
+        cli.demand(ListChange("read", "delete"))
 
 
 WRONG = {

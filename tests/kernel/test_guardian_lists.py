@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import subprocess
 from collections.abc import Sequence
 
@@ -11,9 +13,11 @@ from msgspec.structs import replace
 from xdp_bench import XdpBench
 
 from fwtop.client.discovery import GuardianClient
+from fwtop.console.guardian_link import GuardianLink
 from fwtop.guardian.failpoints import Failpoint
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.named_list import entries_of
+from fwtop.model.addresses.prefix_list import entry_texts
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import ListChange, ListRead, ListShow, ListTest, RuleMode, Undo, Why
 from fwtop.model.rule import ConnectionLimit, Kind, Level, Match, Protection, RateLimit, Rule
@@ -235,6 +239,28 @@ def test_pairs_are_refused_where_nothing_can_look_them_up(bench: XdpBench) -> No
         with pytest.raises(FwtopError, match="that overlap"):
             change_ports(guardian, "add", "10.0.0.0/8,192.0.2.9")
         assert rules_of(guardian)[rule_id]["acting"]
+        guardian.demand(Undo((rule_id,)))
+        change_ports(guardian, "delete")
+
+
+LISTED = {
+    "many": [f"100.64.{number >> 8}.{number & 255}" for number in range(5_000)],
+    "ports": ["192.0.2.7:443/tcp", "10.0.0.0/8:8000-8100/udp"],
+    "pairs": ["192.0.2.0/24,198.51.100.7"],
+}
+
+
+@pytest.mark.parametrize("case", LISTED)
+def test_a_console_reads_all_that_a_rule_on_a_list_matches(bench: XdpBench, case: str) -> None:
+    """Else it would take what a counting rule counts for everybody's."""
+    kind = Kind.NFTABLES if case == "pairs" else Kind.IPSET
+    with bench.connect() as guardian, bench.connect("console") as console:
+        change_ports(guardian, "create", *LISTED[case])
+        rule_id = apply(guardian, on_list(kind))
+        link = GuardianLink(socket.socket(fileno=os.dup(console._connection.fileno())))
+        whole = link.whole_rule(rule_id)
+        link.close()
+        assert sorted(entry_texts(whole.match.sources)) == sorted(LISTED[case])
         guardian.demand(Undo((rule_id,)))
         change_ports(guardian, "delete")
 

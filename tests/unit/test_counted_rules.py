@@ -10,6 +10,7 @@ from test_losses import ADMINS, CLIENTS, START, learned
 
 from fwtop.incidents.counted import CountWatch
 from fwtop.model.addresses.address import Prefix
+from fwtop.model.addresses.named_list import entries_of
 from fwtop.model.addresses.roles import AllowedPeer, Role
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Counted, Kind, Match, Mode, RateLimit, Rule, RuleStatus, State
@@ -113,14 +114,39 @@ def test_of_a_long_list_the_guardian_is_asked_and_none_is_guessed_without_it() -
     status = replace(status, sources_total=len(CLIENTS))
     poll = arrived(packets(CLIENTS, HTTPS, DATA))
     assert watched(status, poll) is None
-    watch = CountWatch(lambda _: replace(status.rule, match=whole))
-    for number in range(2):
+    answers: list[Rule | FwtopError] = [FwtopError("busy"), replace(status.rule, match=whole)]
+
+    def read(_: str) -> Rule:
+        if isinstance(answer := answers.pop(0), Rule):
+            return answer
+        raise answer
+
+    watch = CountWatch(read)
+    for number in (0, 1, 10, 11):  # of which it is asked at once, and again after five seconds
         watch.add(poll, 1.0, (status,), learned=learned(), allowed=(), now=START + number)
-    (told,) = watch.with_hits((status,))
+        watch._reader.join()
+        (told,) = watch.with_hits((status,))
+        assert (told.hits is None) is (number < 10)
     assert told.hits is not None
     assert told.hits.clients_total == len(CLIENTS)
     too_long = replace(status, sources_total=20_000)
-    watch.add(poll, 1.0, (too_long,), learned=learned(), allowed=(), now=START + 2)
+    watch.add(poll, 1.0, (too_long,), learned=learned(), allowed=(), now=START + 90)
+    assert (watch.with_hits((too_long,)), answers) == ((too_long,), [])
+
+
+def test_a_rule_on_a_list_is_compared_with_the_entries_of_the_list_and_an_empty_one_with_none() -> None:
+    status = counting(Match(), origin="list:bad")
+    poll = arrived(packets(CLIENTS, HTTPS, DATA), packets(ADMINS, (6, 22), DATA))
+    (client,) = packets(range(1, 2), HTTPS, DATA).src_lo.tolist()
+    for entries, hit in (((), None), ((f"{Prefix.of_columns(4, 0, client)}:22/tcp",), 0),
+                         ((str(Prefix.of_columns(4, 0, client)),), 1)):  # fmt: skip
+        whole = replace(status.rule, match=Match(sources=entries_of(entries)))
+        watch = CountWatch(lambda _, whole=whole: whole)
+        for number in range(2):
+            watch.add(poll, 1.0, (status,), learned=learned(), allowed=(), now=START + number)
+            watch._reader.join()
+        (told,) = watch.with_hits((status,))
+        assert (told.hits and told.hits.clients_total) == hit, entries
 
 
 def test_the_screen_and_the_report_say_whom_it_would_have_hit() -> None:
