@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import statistics
 import tempfile
 import threading
@@ -38,6 +39,7 @@ _SIZE = 120, 40
 _CALM_SECONDS = 25.0  # the baseline of clients is trusted then
 _NAMED_SECONDS, _DIALOG_SECONDS, _RULE_SECONDS = 30.0, 6.0, 6.0
 _ESCAPE_SECONDS = 0.3  # a key that follows Escape at once is one with Alt
+_OFFERED, _OFFER_SECONDS = re.compile(r"press [\d*] Enter"), 3.0  # the screen's first line says so
 _READ_SECONDS = 0.5  # that an operator needs at least to read what is named
 _STRAY = 10  # packets that the attackers' host itself sends meanwhile, such as IGMP reports
 _SETTLE_SECONDS, _MEASURED_SECONDS = 2.5, 6.0
@@ -211,6 +213,8 @@ class Night:
         if "PAUSED" in self._screen.screen():  # as an operator would before deciding
             self._screen.press("p")
             until(lambda: "PAUSED" not in self._screen.screen(), _DIALOG_SECONDS, every=0.05)
+        # The recorder may be a judgement ahead of the screen, which is all that an operator sees
+        until(lambda: _OFFERED.search(self._screen.screen()) is not None, _OFFER_SECONDS, every=0.05)
         proposals = self._seen.latest["proposals"]
         self._screen.press("1")
         if not until(lambda: "Install" in self._screen.screen(), _DIALOG_SECONDS, every=0.05):
