@@ -34,7 +34,7 @@ _BETWEEN_SECONDS = 5.0
 
 def run(options: Options) -> Document:
     """Measure the table."""
-    machines = int(options.captures[0]) if options.captures else options.choose(_MACHINES, _FEW)
+    machines = int(options.captures[0]) if options.captures else _FEW if options.quick else _MACHINES
     rounds = options.choose(5, 2)
     drops = compile_in_process(str(Path(__file__).parents[1] / "first_drops.c"), Kernel.read().definitions)[
         "first"

@@ -314,6 +314,18 @@ class Broker:
         told = {name: one.get("error", "") for name, one in (await self._of_servers("HEALTHZ")).items()}
         return [f"the server {name}{_ailment(error)}" for name, error in sorted(told.items()) if error]
 
+    async def configured(self) -> dict[str, dict[str, Any]]:
+        """Return what each server says of itself and its configuration; {} where this party may not ask."""
+        return await self._of_servers("VARZ")
+
+    async def account_jwt(self, account: str) -> str:
+        """Return an account's paper as the servers have it, as a user of the system account."""
+        subject = f"$SYS.REQ.ACCOUNT.{account}.CLAIMS.LOOKUP"
+        async with contextlib.aclosing(self._request(subject, b"", _SECONDS)) as answers:
+            async for message in answers:
+                return message.data.decode()
+        raise _unavailable(self._why(TimeoutError()))
+
     async def loud(self) -> dict[str, tuple[int, float]]:
         """Return who sent far more than any machine does, by its key: bytes, and over how many seconds."""
         found: dict[str, tuple[int, float]] = {}
@@ -344,11 +356,10 @@ class Broker:
         return told
 
     @property
-    def server(self) -> dict[str, str]:
-        """Return the version and the address of the server, as it says them."""
-        version, url = self._client.connected_server_version, self._client.connected_url
-        numbers = version.major, version.minor, version.patch
-        return {"version": ".".join(map(str, numbers)), "url": url.netloc if url else ""}
+    def server(self) -> str:
+        """Return the address of the server."""
+        url = self._client.connected_url
+        return url.netloc if url else ""
 
     async def close(self) -> None:
         """See Transport."""

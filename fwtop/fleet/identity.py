@@ -138,6 +138,12 @@ def user(
     return _jwt(signing, key, name, claims, expires)
 
 
+def scopes_of(jwt: str) -> Any:  # noqa: ANN401 - JSON
+    """Return what an account's JWT says that its users may do; raises ValueError."""
+    body = jwt.split(".")[1]
+    return json.loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))["nats"].get("signing_keys")
+
+
 def _jwt(issuer: NatsKey, subject: str, name: str, nats: dict[str, Any], expires: int = 0) -> str:
     claims: dict[str, Any] = {
         "iat": int(time.time()),

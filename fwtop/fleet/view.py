@@ -23,7 +23,7 @@ FLOODS = "it floods the servers with messages under its name: on it, systemctl s
     "it is neither heard nor asked"
 )
 DOUBLE = "two machines answer with its key: have one leave and join again; neither is believed"
-_CLOCK_SECONDS = 60.0  # by which a machine's clock may be off before it is told
+CLOCK_SECONDS = 60.0  # by which a clock may be off before that is told
 
 
 class Heard(Struct):
@@ -43,7 +43,7 @@ class Heard(Struct):
     def clock_off(self) -> float:
         """By how many seconds its clock seems to be off; 0: not worth telling."""
         off = self.summary.at - (time.time() - self.silent)
-        return off if abs(off) > _CLOCK_SECONDS else 0.0
+        return off if abs(off) > CLOCK_SECONDS else 0.0
 
 
 class View:

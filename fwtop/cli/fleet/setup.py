@@ -127,6 +127,14 @@ def _token(args: argparse.Namespace) -> int:
 async def _prepared(file: OperatorFile) -> None:
     async with await Broker.connect(file.access) as broker:
         await broker.make_streams(len(file.urls))
+        known = await register.read(broker, file.fleet, MachineKey(file.registrar))
+    await _renew(file, known)
+
+
+async def _renew(file: OperatorFile, known: Register) -> None:
+    """Give the servers anew who may do what, as this program writes it."""
+    async with await Broker.connect(file.system_access()) as system:
+        await system.renew_account(founding.account_jwt(file.seeds, known.removed))
 
 
 def _join_arguments(parser: argparse.ArgumentParser) -> None:
@@ -252,8 +260,7 @@ async def _remove(file: OperatorFile, broker: Broker, known: Register, names: li
         raise FwtopError(f"{said}: no machine of this name; nothing was changed", 2)
     registrar, rest = MachineKey(file.registrar), known.without(names)
     await register.write(broker, rest, registrar)
-    async with await Broker.connect(file.system_access()) as system:
-        await system.renew_account(founding.account_jwt(file.seeds, rest.removed))
+    await _renew(file, rest)
     return await register.read(broker, file.fleet, registrar)
 
 

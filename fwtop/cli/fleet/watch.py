@@ -5,7 +5,10 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import time
 from collections import Counter
+from collections.abc import Iterator
+from datetime import datetime
 from typing import Any
 
 from msgspec import Struct
@@ -17,10 +20,11 @@ from fwtop.fleet import founding, register
 from fwtop.fleet.broker import Broker
 from fwtop.fleet.document import Document, Sealed, read_document
 from fwtop.fleet.founding import OperatorFile
+from fwtop.fleet.identity import scopes_of
 from fwtop.fleet.keys import MachineKey
 from fwtop.fleet.summary import NO_GUARDIAN, NOT_WATCHED
 from fwtop.fleet.transport import WANTED
-from fwtop.fleet.view import DOUBLE, Heard, View
+from fwtop.fleet.view import CLOCK_SECONDS, DOUBLE, Heard, View
 from fwtop.fleet.wanted import DOCUMENT, Question
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
@@ -28,6 +32,10 @@ from fwtop.model.wire import of_json
 from fwtop.render.numbers import duration, si
 
 _SILENT_NS = 5e9  # a server tells the others each second that it is there
+_RESTART = "on it, systemctl restart fwtop-broker"
+OLDEST = (2, 11, 0)  # that lets entries expire one by one
+_SOON_SECONDS = 30 * 86400.0
+_NEVER = "9999-01-01T00:00:00Z"  # nats-server tells when a certificate ends since 2.12
 _ASK_SECONDS = 1.5  # also those that answer late, and a second one with the same identity
 
 
@@ -35,7 +43,7 @@ class _Seen(Struct):
     file: OperatorFile
     view: View
     documents: dict[str, Document]
-    server: dict[str, str]
+    server: str
     streams: dict[str, dict[str, Any]]
     ailing: list[str]  # servers, by their own word
     loud: dict[str, tuple[int, float]]  # by their keys: bytes, and seconds
@@ -172,9 +180,7 @@ def _row(name: str, heard: Heard) -> str:
 def _doctor(args: argparse.Namespace) -> int:
     """Print a line a check."""
     seen = asyncio.run(_look(args))
-    lines = [
-        (True, f"server {seen.server['url']}: nats-server {seen.server['version']}, TLS 1.3, key accepted")
-    ]
+    lines = [(True, f"server {seen.server}: TLS 1.3, key accepted"), *asyncio.run(_of_servers(seen.file))]
     wanted = len(seen.file.urls)
     for board, about in seen.streams.items():
         replicas = about.get("config", {}).get("num_replicas", 0)
@@ -195,6 +201,35 @@ def _doctor(args: argparse.Namespace) -> int:
     else:
         print("\n".join(f"{'ok ' if good else 'BAD'}  {line}" for good, line in lines))
     return 1 if bad else 0
+
+
+async def _of_servers(file: OperatorFile) -> list[tuple[bool, str]]:
+    """Return the checks of what servers are and how they are configured."""
+    async with await Broker.connect(file.access) as broker:
+        servers = await broker.configured()
+    async with await Broker.connect(file.system_access()) as system:
+        rights = scopes_of(await system.account_jwt(file.account))
+    lines = [line for name, told in sorted(servers.items()) for line in _of_server(name, told)]
+    good = rights == scopes_of(founding.account_jwt(file.seeds))
+    mend = "" if good else " not those that this fwtop gives; 'fwtop fleet token' renews them"
+    return [*lines, (good, f"rights of machines and tokens:{mend or ' as this fwtop gives them'}")]
+
+
+def _of_server(name: str, told: dict[str, Any]) -> Iterator[tuple[bool, str]]:
+    version, here = told["version"], f"server {name}:"
+    good = tuple(map(int, version.split("-")[0].split("."))) >= OLDEST
+    oldest = ".".join(map(str, OLDEST))
+    yield good, f"{here} nats-server {version}" + (f"; fwtop needs {oldest}: upgrade it" * (not good))
+    good = told.get("jetstream", {}).get("config", {}).get("sync_always", False)
+    mend = "what it acknowledged may be lost with power: sync_interval: always in nats.conf; " + _RESTART
+    yield good, f"{here} " + ("all is on its disk before it is acknowledged" if good else mend)
+    ends = datetime.fromisoformat(told.get("tls_cert_not_after") or _NEVER).timestamp() - time.time()
+    mend = "" if ends > _SOON_SECONDS else ": 'fwtop fleet init' in another --directory, then join again"
+    yield not mend, f"{here} its certificate ends in {duration(ends)}{mend}"
+    off = datetime.fromisoformat(told["now"]).timestamp() - time.time()
+    good = abs(off) < CLOCK_SECONDS
+    mend = f"is off by {off:+.0f} s: what is sent expires by it; set it"
+    yield good, f"{here} its clock " + ("is right" if good else mend)
 
 
 ACTIONS = {
