@@ -26,9 +26,9 @@ from fwtop.fleet.broker import Access, joining_rights, node_rights
 from fwtop.fleet.document import is_name
 from fwtop.fleet.identity import NatsKey, Scope, account, operator, user
 from fwtop.fleet.keys import MachineKey
+from fwtop.fleet.machine import read
 from fwtop.fleet.transport import MAX_ANSWER
 from fwtop.model.errors import FwtopError
-from fwtop.model.text import safe_text
 from fwtop.model.wire import of_json, to_json
 
 PORT, CLUSTER_PORT = 4222, 6222
@@ -150,15 +150,8 @@ def found(
 
 def read_operator(directory: Path) -> OperatorFile:
     """Read the operators' file; raises FwtopError, which says what to do."""
-    path = directory / OPERATOR_FILE
-    try:
-        file: OperatorFile = of_json(OperatorFile, path.read_bytes())
-    except FileNotFoundError:
-        line = f"{path}: not found; 'fwtop fleet init' makes it; a copy elsewhere is named with --fleet"
-        raise FwtopError(line, 3) from None
-    except (OSError, ValueError) as error:
-        raise FwtopError(f"{path}: {safe_text(error, limit=200)}", 3) from None
-    return file
+    missing = "'fwtop fleet init' makes it; a copy elsewhere is named with --fleet"
+    return read(OperatorFile, directory / OPERATOR_FILE, missing)
 
 
 def account_jwt(seeds: dict[str, str], revoked: dict[str, int] | None = None) -> str:

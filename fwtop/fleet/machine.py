@@ -6,6 +6,7 @@ import grp
 import os
 import re
 from pathlib import Path
+from typing import TypeVar
 
 from msgspec import Struct
 
@@ -15,6 +16,7 @@ from fwtop.model.paths import FLEET_USER
 from fwtop.model.text import safe_text
 from fwtop.model.wire import of_json, to_json
 
+T = TypeVar("T")
 NODE_FILE = "node.json"
 MACHINE_FILE = "machine.toml"  # the guardian reads it, and SIGNERS_FILE
 SIGNERS_FILE = "signers"
@@ -54,12 +56,16 @@ def check_machine(name: str) -> str:
 
 def read_node(directory: Path) -> NodeFile:
     """Read the node's file; raises FwtopError, which says what to do."""
-    path = directory / NODE_FILE
+    missing = "this machine has joined no fleet; 'fwtop fleet join' does"
+    return read(NodeFile, directory / NODE_FILE, missing)
+
+
+def read(cls: type[T], path: Path, missing: str) -> T:
+    """Read a file of keys; raises FwtopError, which says what to do if it is `missing`."""
     try:
-        file: NodeFile = of_json(NodeFile, path.read_bytes())
+        file: T = of_json(cls, path.read_bytes())
     except FileNotFoundError:
-        line = f"{path}: not found: this machine has joined no fleet; 'fwtop fleet join' does"
-        raise FwtopError(line, 3) from None
+        raise FwtopError(f"{path}: not found: {missing}", 3) from None
     except (OSError, ValueError) as error:
         raise FwtopError(f"{path}: {safe_text(error, limit=200)}", 3) from None
     return file
