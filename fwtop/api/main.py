@@ -24,6 +24,7 @@ from fwtop.guardian.serving.connections import MAX_OF_PROGRAMS, MAX_OF_USER
 from fwtop.guardian.serving.peer import identity_of
 from fwtop.guardian.serving.programs import listen
 from fwtop.kernel import namespaces
+from fwtop.kernel.children import LastClosers
 from fwtop.kernel.descriptors import is_served, locked, raise_limit
 from fwtop.model.errors import FwtopError
 
@@ -49,6 +50,7 @@ class StreamServer:
         machine = Machine(options.run_directory, tuple(options.same_state()[2:]))
         watcher = Watcher(log, machine, _EVERY_SECONDS, self._is_followed)
         self._means = Means(machine, log, watcher, Budget())
+        self._closers = LastClosers()
 
     def serve(self) -> None:
         """Serve until a signal, or until the namespace has lost its name."""
@@ -79,9 +81,11 @@ class StreamServer:
         session = Session(sock, uid, tuple(groups), self._means)
         self._sessions = {item for item in self._sessions if item.is_open}
         if uid and sum(item.uid == uid for item in self._sessions) >= MAX_OF_USER:
-            session.refuse(f"a user's programs have at most {MAX_OF_USER} connections: close some")
+            session.refuse(
+                f"a user's programs have at most {MAX_OF_USER} connections: close some", self._closers
+            )
         elif len(self._sessions) >= MAX_OF_PROGRAMS:
-            session.refuse("there are too many connections of programs: try again later")
+            session.refuse("there are too many connections of programs: try again later", self._closers)
         else:
             self._sessions.add(session)
             threading.Thread(target=session.run, name=f"program-{uid}", daemon=True).start()

@@ -23,6 +23,7 @@ from msgspec.structs import replace
 from fwtop.api.messages import EVENTS, Watch, carried
 from fwtop.api.watcher import MEET_SECONDS, EventLog, Kept, Machine, Watcher
 from fwtop.client.discovery import GuardianClient
+from fwtop.kernel.children import LastClosers
 from fwtop.model.errors import FwtopError
 from fwtop.model.messages import (
     Answer,
@@ -106,14 +107,18 @@ class Session:
         except OSError:
             pass  # it is gone, or takes no answer
         finally:
-            self.is_open = False
-            self._sock.close()
             self._leave()
+            self._sock.close()  # with a lingering socket in it that can last: the connection counts till then
+            self.is_open = False
 
-    def refuse(self, why: str) -> None:
-        """Say why this connection is closed at once."""
+    def refuse(self, why: str, closers: LastClosers) -> None:
+        """Say why this connection is closed at once; what it carries keeps nobody waiting here."""
         with contextlib.suppress(OSError):
             self._say(Answer(False, why, 1, reason="too_many", retryable=True), patience=1.0)
+        with contextlib.suppress(OSError):
+            self._sock.shutdown(socket.SHUT_RDWR)
+            if self._sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT):
+                closers.hold(self._sock)
         self._sock.close()
 
     def _lines(self) -> Iterator[bytes]:

@@ -51,6 +51,20 @@ def start_with_socket(
             raise
 
 
+class LastClosers:
+    """Processes that close connections last: what others put into one can make its close take forever."""
+
+    def __init__(self) -> None:
+        self._children: list[subprocess.Popen[bytes]] = []
+
+    def hold(self, connection: socket.socket) -> None:
+        """Have a process hold a connection until it is closed here, and a moment longer."""
+        self._children = [child for child in self._children if child.poll() is None]
+        with contextlib.suppress(OSError):
+            child = subprocess.Popen(["/bin/true"], pass_fds=[connection.fileno()], env=ENVIRONMENT)
+            self._children.append(child)
+
+
 def receive(sock: socket.socket) -> tuple[Answer, list[int]]:
     """Return a child's answer and its descriptors, which the caller then owns.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import select
 import signal
 import socket
 import struct
@@ -349,3 +350,18 @@ def run_console(bench: Bench, program: str, before: tuple[str, ...] = ()) -> sub
     assert console.stdout is not None
     assert console.stdout.readline() == "ready\n"
     return console
+
+
+def lingering() -> tuple[socket.socket, socket.socket]:
+    """Return a connection with unsent data whose last close waits an hour, and its other end."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        sender = socket.create_connection(server.getsockname())
+        receiver, _ = server.accept()
+    sender.setblocking(False)
+    while select.select([], [sender], [], 0.5)[1]:
+        with suppress(BlockingIOError):
+            sender.send(bytes(1 << 16))
+    sender.setblocking(True)
+    sender.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 3600))
+    return sender, receiver

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-import select
 import socket
-import struct
 import subprocess
 import sys
 import threading
@@ -15,7 +13,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
-from guardian_bench import PORT, Bench, apply, own_xtables_lock, rules_of, use_variant
+from guardian_bench import PORT, Bench, apply, lingering, own_xtables_lock, rules_of, use_variant
 
 from fwtop.client.discovery import GuardianClient
 from fwtop.console.guardian_link import GuardianLink, GuardianLost
@@ -154,36 +152,21 @@ def test_twenty_clients_at_once_see_what_they_did(bench: Bench) -> None:
         assert names_of_sets(bench) == before
 
 
-def lingering() -> tuple[socket.socket, socket.socket]:
-    """Return a connection with unsent data whose last close waits an hour, and its other end."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        sender = socket.create_connection(server.getsockname())
-        receiver, _ = server.accept()
-    sender.setblocking(False)
-    while select.select([], [sender], [], 0.5)[1]:
-        with suppress(BlockingIOError):
-            sender.send(bytes(1 << 16))
-    sender.setblocking(True)
-    sender.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 3600))
-    return sender, receiver
-
-
-@pytest.mark.parametrize("unread", [False, True])
-def test_lingering_sockets_stop_nobody(bench: Bench, unread: bool) -> None:
+@pytest.mark.parametrize("unread", [None, b" ", b""], ids=("read", "behind others", "behind empty ones"))
+def test_lingering_sockets_stop_nobody(bench: Bench, unread: bytes | None) -> None:
     hello = encode_request(Hello("cli", "clone"))
     with bench.connect() as good, ExitStack() as held:
         sender, receiver = lingering()
         held.callback(receiver.close)
         client = held.enter_context(raw(socket_path(bench), hello))
         assert parse_answer(client.recv(1 << 20)).ok
-        if unread:  # what the guardian never reads, it closes with the connection
+        if unread is not None:  # what the guardian never reads, it closes with the connection
             client.send(b'{"verb": "why", "id": "x"}')
             for _ in range(3):
-                client.send(b" ")
+                client.send(unread)
         socket.send_fds(client, [encode_request(Status())], [sender.fileno()])
         sender.close()  # not the last: the guardian's is
-        if unread:
+        if unread is not None:
             client.close()
         for _ in range(5):
             assert good.demand(Status()).ok

@@ -7,7 +7,9 @@ import json
 import os
 import random
 import shutil
+import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -16,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from guardian_bench import Bench
+from guardian_bench import Bench, lingering
 from program_bench import LISTS, NOBODY, RULES, as_user, bench, open_to_groups
 
 from fwtop.api.serving import MAX_LINE
@@ -374,6 +376,29 @@ def test_scopes_are_held_to_and_a_user_has_so_many_connections(bench: Bench, ope
         assert status["rule"]["created_by"] == f"program of user {NOBODY}"
         fwtop.undo(status["rule"]["id"])
     assert "no access" in as_user(bench, [61_099], work)
+
+
+def test_what_a_refused_connection_carries_keeps_nobody_else_waiting(bench: Bench, fwtop: Program) -> None:
+    with contextlib.ExitStack() as held:
+        server = peer_process(held.enter_context(opened(bench)))
+        while asked(held.enter_context(opened(bench)), b"{}\n")["reason"] != "too_many":
+            pass
+        sender, receiver = lingering()
+        held.callback(receiver.close)
+        os.kill(server, signal.SIGSTOP)  # so that what is sent waits in the connection when that is refused
+        try:
+            socket.send_fds(held.enter_context(opened(bench)), [b"{}\n"], [sender.fileno()])
+            sender.close()  # not the last: the server's is
+        finally:
+            os.kill(server, signal.SIGCONT)
+        for _ in range(3):
+            assert asked(held.enter_context(opened(bench)), b"{}\n")["reason"] == "too_many"
+
+
+def peer_process(sock: socket.socket) -> int:
+    """Return who listens at the other end."""
+    pid: int = struct.unpack("iII", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
+    return pid
 
 
 EXAMPLES = {

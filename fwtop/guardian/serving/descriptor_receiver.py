@@ -14,14 +14,12 @@ import fcntl
 import os
 import socket
 import struct
-import subprocess
 import threading
 from collections import Counter
 
 from msgspec import Struct
 
-from fwtop.kernel.children import enlarge
-from fwtop.kernel.programs import ENVIRONMENT
+from fwtop.kernel.children import LastClosers, enlarge
 from fwtop.model.messages import MAX_MESSAGE
 
 MAX_OF_ONE = 4  # threads of one user's programs, or of one of root's processes
@@ -31,6 +29,7 @@ _IDLE_SECONDS = 1.0  # after which a thread ends
 _MAX_DESCRIPTORS = 253  # of a message: SCM_MAX_FD (include/net/scm.h)
 _CLOSE_RANGE_UNSHARE = 1 << 1  # linux/close_range.h
 _LAST = (1 << 32) - 1
+_CREDENTIALS = socket.CMSG_SPACE(struct.calcsize("iII"))  # one struct ucred (linux/socket.h), no more
 _RECEIVE, _CLOSE, _DONE = b"r", b"c", b"d"
 _HEAD = struct.Struct("<cQ??")  # what, its number; the message was too long, brought more than one
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -59,7 +58,7 @@ class DescriptorReceiver:
         self._threads = 0
         self._tasks: dict[int, tuple[str, int]] = {}  # not finished → whose
         self._last = 0
-        self._ends: list[subprocess.Popen[bytes]] = []
+        self._closers = LastClosers()
 
     def fileno(self) -> int:
         """Return the descriptor to wait for."""
@@ -76,8 +75,8 @@ class DescriptorReceiver:
         """Close a connection with what it still carries, without waiting; its client notices at once."""
         with contextlib.suppress(OSError):
             connection.shutdown(socket.SHUT_RDWR)
-        if brings_descriptors(connection, skip=True) and not self._begin(_CLOSE, connection, whose):
-            self._leave(connection)
+        if _carries_descriptors(connection) and not self._begin(_CLOSE, connection, whose):
+            self._closers.hold(connection)  # as no thread is free
         connection.close()
 
     def collect(self) -> list[Received]:
@@ -115,13 +114,6 @@ class DescriptorReceiver:
                 self._threads += 1
                 threading.Thread(target=self._work, name="fwtop-receiver", daemon=True).start()
         return self._last
-
-    def _leave(self, connection: socket.socket) -> None:
-        """Have a process of its own close a connection last, where no thread is free to do so."""
-        self._ends = [child for child in self._ends if child.poll() is None]
-        with contextlib.suppress(OSError):
-            child = subprocess.Popen(["/bin/true"], pass_fds=[connection.fileno()], env=ENVIRONMENT)
-            self._ends.append(child)
 
     def _work(self) -> None:
         """Serve tasks with a table of this thread's own, which holds nothing but the way to the loop."""
@@ -174,24 +166,29 @@ def is_memory_file(descriptor: int) -> bool:
     return True
 
 
-def brings_descriptors(connection: socket.socket, *, skip: bool = False) -> bool:
+def brings_descriptors(connection: socket.socket) -> bool:
     """Return whether the next message of a connection brings descriptors, without receiving them.
 
-    With `skip`, whether any does; those before it are dropped. Raises BlockingIOError without a message
-    unless `skip` is set, and OSError.
+    Raises BlockingIOError without a message, and OSError.
     """
-    while True:
-        try:
-            message, _, flags, _ = connection.recvmsg(1, 0, socket.MSG_PEEK | socket.MSG_DONTWAIT)
-            if flags & socket.MSG_CTRUNC:  # there was no room for them
-                return True
-            if not skip or not message:
-                return False
+    _, _, flags, _ = connection.recvmsg(1, 0, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+    return bool(flags & socket.MSG_CTRUNC)  # there was no room for them
+
+
+def _carries_descriptors(connection: socket.socket) -> bool:
+    """Return whether any message that waits in a connection brings descriptors; drops those before it.
+
+    With SO_PASSCRED each message brings who sent it, so that an empty one can be told from the end.
+    """
+    with contextlib.suppress(OSError):
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        while True:
+            peeked = connection.recvmsg(1, _CREDENTIALS, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+            _, credentials, flags, _ = peeked
+            if flags & socket.MSG_CTRUNC or not credentials:
+                return bool(credentials)
             connection.recv(1, socket.MSG_DONTWAIT)
-        except OSError:
-            if skip:
-                return False
-            raise
+    return False
 
 
 def _keep_only(descriptor: int) -> None:
@@ -204,14 +201,10 @@ def _keep_only(descriptor: int) -> None:
 def _drain(connection: socket.socket) -> None:
     """Close what a connection still carries: in its own close it would keep its lingering."""
     with contextlib.suppress(OSError):
-        while True:
-            message, files, _, _ = socket.recv_fds(
-                connection, 1, _MAX_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC | socket.MSG_DONTWAIT
-            )
-            for file in files:
+        while _carries_descriptors(connection):
+            flags = socket.MSG_CMSG_CLOEXEC | socket.MSG_DONTWAIT
+            for file in socket.recv_fds(connection, 1, _MAX_DESCRIPTORS, flags)[1]:
                 _close(file)
-            if not message:
-                return
 
 
 def _close(descriptor: int) -> None:
