@@ -58,7 +58,20 @@ PACKAGE_OF = {
     "xdp-filter": "xdp-tools",
 }
 # Every Debian has these (Essential: yes, or Priority: required), and git and make are how anybody gets here.
-BASE = {"bash", "cat", "dpkg", "fsfreeze", "git", "make", "mount", "nsenter", "setpriv", "sh", "sleep"}
+BASE = {
+    "bash",
+    "cat",
+    "dpkg",
+    "find",
+    "fsfreeze",
+    "git",
+    "make",
+    "mount",
+    "nsenter",
+    "setpriv",
+    "sh",
+    "sleep",
+}
 BASE |= {"umount", "unshare"}
 # Where systemd runs, they are there, and nothing else calls them.
 BASE |= {"systemctl", "systemd-run"}
