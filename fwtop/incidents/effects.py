@@ -170,9 +170,10 @@ def _comes_of(
     holds = cause.shown.holds if cause.shown is not None else 0  # of each a SYN a second, as kernels do
     if incident.pps > _NO_MORE * max(cause.cut_peak_pps, holds):
         return False
-    passes = finding.held is None and incident.mine_share < _MOST
-    if passes and not _ends_connections(context, finding):  # the rule doesn't stop it: another vector
-        return False
+    now = context.traffic.started + context.traffic.seconds
+    stopped = incident.mine_share >= _MOST and now - cause.cut_until <= _JUDGED_SECONDS
+    if finding.held is None and not stopped and not _ends_connections(context, finding):
+        return False  # no rule against the cause stops it: another vector, or another attack in their names
     stays = cause.id != incident.id and finding.held is not None and not _keep_coming(finding.held, context)
     if incident.severity.is_near and not stays:
         return False

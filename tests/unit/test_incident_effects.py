@@ -49,14 +49,21 @@ def visits(rng: Random, until: int) -> list[Frame]:
 
 
 def syns(
-    rng: Random, senders: list[bytes], *, port: int = 80, times: int = 25, flags: str = "S"
+    rng: Random,
+    senders: list[bytes],
+    *,
+    port: int = 80,
+    times: int = 25,
+    flags: str = "S",
+    at: float = CUT + 0.3,
+    seconds: float = 3.5,
 ) -> list[Frame]:
     """SYNs without an answer, or what else these flags say, each sent again."""
     found = []
     for sender in senders:
         sport, seq = rng.randrange(32768, 61000), rng.randrange(1 << 32)
         packet = segment(sender, HOST, sport, port, flags, seq=seq, options=OPTIONS)
-        found += [(CUT + 0.3 + 3.5 * rng.random(), packet) for _ in range(times)]
+        found += [(at + seconds * rng.random(), packet) for _ in range(times)]
     return found
 
 
@@ -76,14 +83,15 @@ def judged(
     drops: bool = True,
     sockets: Callable[[float], SocketTable | None] = lambda _: None,
     ends: float = 99.0,
+    other: float = 99.0,
     last: int = 10,
     advisor: Advisor | None = None,
     shown: list[Judgement] | None = None,
 ) -> dict[str, Incident]:
     """Return the incidents by kind as the last of the windows of three seconds shows them.
 
-    `sockets` are the host's at the end of a window; the rule is removed when it `ends`; what each
-    window tells is `shown`.
+    `sockets` are the host's at the end of a window; the rule is removed when it `ends`, and another installed
+    at `other`; what each window tells is `shown`.
     """
     batch, advisor, found = make_batch(sorted(frames)), advisor or Advisor(), {}
     origin = int(batch.time_ns.min()) - int(min(at for at, _ in frames) * 1e9)
@@ -94,6 +102,8 @@ def judged(
         part = batch.select((batch.time_ns >= low) & (batch.time_ns < high))
         window = make_window(part, 3.0, live=True, started=STARTED + end - 3.0)
         active = (blocking,) if rule and CUT < end <= ends else ()
+        if end > other:
+            active += (replace(blocking, id="8", created=STARTED + other),)
         if active and drops:  # after it, nearly all
             packets = window.counters.arrived_packets
             dropped = (DropCount("netfilter", "NETFILTER_DROP", packets * 9 // 10, rule="7"),)
@@ -128,6 +138,18 @@ def test_what_begins_after_the_rule_is_an_effect_of_the_incident() -> None:
     assert effect.cause == cause.id
     assert effect.effect_of == "http_flood tcp/80"
     assert effect.severity.harm is Harm.UNUSUAL, "nobody is woken, nothing is installed"
+
+
+def test_a_flood_of_the_same_senders_after_the_rule_was_removed_is_an_attack_though_another_stops_it() -> (
+    None
+):
+    """A minute later, and forged in their names, perhaps."""
+    rng = Random(1)
+    later = syns(rng, BOTS, times=60, at=66.0, seconds=8.0)
+    shown: list[Judgement] = []
+    judged([*flood(rng), *syns(rng, BOTS), *later], ends=9, other=70, last=74, shown=shown)
+    told = {one.title for judgement in shown[-4:] for one in judgement.attacks}
+    assert told == {"SYN flood"}, told
 
 
 def test_what_the_rule_lets_through_is_another_vector() -> None:
