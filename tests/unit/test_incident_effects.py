@@ -140,9 +140,7 @@ def test_what_begins_after_the_rule_is_an_effect_of_the_incident() -> None:
     assert effect.severity.harm is Harm.UNUSUAL, "nobody is woken, nothing is installed"
 
 
-def test_a_flood_of_the_same_senders_after_the_rule_was_removed_is_an_attack_though_another_stops_it() -> (
-    None
-):
+def test_a_flood_of_the_same_senders_after_the_rule_was_removed_is_an_attack() -> None:
     """A minute later, and forged in their names, perhaps."""
     rng = Random(1)
     later = syns(rng, BOTS, times=60, at=66.0, seconds=8.0)
