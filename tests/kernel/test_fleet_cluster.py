@@ -1,4 +1,4 @@
-"""Three servers by the page: one is killed in a wave, then all; what is on trial reverts, the rest stays."""
+"""Three servers by the page: one is killed in a wave, one parted, all killed; trials revert, rules stay."""
 
 import subprocess
 from types import MappingProxyType
@@ -91,6 +91,16 @@ def test_a_cluster_goes_on_without_one_server_and_ends_cleanly_without_any():
         lab.start_server(int(lost[-1]))
         until(lambda: "BAD" not in doctor(lab))
 
+        run = Run(lab, "block", "203.0.113.0/24", trial=60, measure=15)
+        until(lambda: "trial" in stages(lab))
+        parted = leading(lab, run)
+        batch(lab.hub, f"link set server{parted[-1]} down")
+        assert run.ended()[0] == 0, run.said()
+        assert "led through another connection" in run.said()
+        until(lambda: f"the server {parted} is gone" in status(lab)[1])
+        batch(lab.hub, f"link set server{parted[-1]} up")
+        until(lambda: "BAD" not in doctor(lab))
+
         run = Run(lab, "block", "198.51.100.0/24")
         until(lambda: stages(lab) == ["trial"])
         for process in lab.servers.values():
@@ -100,4 +110,4 @@ def test_a_cluster_goes_on_without_one_server_and_ends_cleanly_without_any():
         code, said, seconds = status(lab)
         assert (code, "rules in force stay" in said, seconds < SAID) == (1, True, True), said
         until(lambda: stages(lab) != ["trial"], TRIAL + 5)
-        assert rules(lab) == [2]
+        assert rules(lab) == [3]
