@@ -144,9 +144,10 @@ class FleetLab(Namespaces):
 
     def await_watched(self) -> None:
         """Wait until each machine is watched, and says so."""
-        limit = time.monotonic() + READY_SECONDS
+        limit, verdicts = time.monotonic() + READY_SECONDS, dict[str, str]()
         while time.monotonic() < limit:
-            verdicts = {name: one.verdict for name, one in self.heard().items()}
+            with contextlib.suppress(FwtopError):  # a busy machine's server may not answer in time
+                verdicts = {name: one.verdict for name, one in self.heard().items()}
             if all(verdicts.get(name, NOT_WATCHED) not in (NOT_WATCHED, NO_GUARDIAN) for name in self._names):
                 return
         log = (self.directory / "programs.log").read_text(encoding="utf-8", errors="replace")
