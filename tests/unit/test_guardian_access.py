@@ -91,7 +91,7 @@ def test_each_verb_of_the_document_has_its_scope_and_fields() -> None:
 VERBS = {cls.__name__: cls for cls in get_args(Request)}
 GRANTED = {  # said here once more: nothing is granted by a change of a class alone
     "for_console": "Seen KnownClients Summary Hello Connect Watch Rescan Survey Symbols Tracked Rules"
-    " RuleRead Status Why Plan Apply Keep Undo Repair RuleMode RuleChange",
+    " RuleRead ListRead Status Why Plan Apply Keep Undo Repair RuleMode RuleChange",
     "changes": "Apply Keep Renew Repair RuleMode RuleChange Undo ListChange PolicyChange"
     " FleetDocument FleetConfirm",
     "quick": "Keep Renew Repair Undo Status ListShow ListTest KnownClients FleetConfirm FleetStatus",
