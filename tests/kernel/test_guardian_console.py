@@ -135,7 +135,9 @@ def test_a_console_gets_the_requests_of_its_table_and_no_other(bench: Bench, con
     }
     with bench.connect() as cli:
         number = apply(cli, RULE)
-        cli.demand(ListChange("read", "create", entries=("192.0.2.1",)))
+        cli.demand(ListChange("read", "create", entries=("198.51.100.1",)))
+        assert "only lists that rules are on" in refused(console, ListRead("read"))
+        counting = apply(cli, replace(RULE, match=Match(), origin="list:read", mode=Mode.COUNT))
     of_rule = {
         RuleRead: RuleRead(number),
         Why: Why(number),
@@ -156,6 +158,7 @@ def test_a_console_gets_the_requests_of_its_table_and_no_other(bench: Bench, con
             assert f"a screen may not ask for {kind.__name__.lower()}" in answer.error
             assert "in another terminal: sudo fwtop " in answer.error
     with bench.connect() as cli:
+        cli.demand(Undo((counting,)))
         cli.demand(ListChange("read", "delete"))
 
 

@@ -79,6 +79,9 @@ def carry_out(  # noqa: PLR0911 - requests of a kind a case
         case KnownClients():
             reports.state.know_clients(owner, request.clients)
             return {}
+        case ListRead() if owner is not None and not reports.state.lists.users(request.name):
+            line = "a screen may read only lists that rules are on; in another terminal: sudo fwtop list"
+            raise FwtopError(f"{line}; nothing was changed", 3)
         case ListChange() | ListShow() | ListTest() | ListRead():
             return handlers.lists.carry_out(request, _sources(attached))
         case FleetDocument() | FleetConfirm() | FleetStatus():
