@@ -117,6 +117,19 @@ def judged(
     return found
 
 
+@pytest.mark.parametrize(("each", "closes"), [(4, True), (0, False)])
+def test_a_block_of_those_who_occupy_a_server_closes_what_they_have_open(each: int, closes: bool) -> None:
+    """Without that the server waits for them until its timeouts, and serves nobody."""
+    shown: list[Judgement] = []
+    sockets = held("kept alive", each) if each else table(("kept alive", 60, 30))
+    judged(flood(Random(1)), rule=False, sockets=lambda _: sockets, last=5, shown=shown)
+    [best, *_] = shown[-1].proposals
+    assert best.attack == "HTTP flood"
+    assert best.rule is not None
+    assert best.rule.close_open is closes
+    assert ("and close the open connections" in best.summary) is closes
+
+
 def test_syns_that_a_rule_leaves_without_an_answer_are_the_incident_that_it_is_against() -> None:
     rng = Random(1)
     found = judged([*flood(rng), *syns(rng, BOTS)])

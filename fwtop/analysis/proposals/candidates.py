@@ -11,6 +11,7 @@ from fwtop.analysis.context import AnalysisContext, Finding, Trait
 from fwtop.analysis.proposals import effect
 from fwtop.analysis.proposals.bystanders import has_return_path, others, users
 from fwtop.analysis.proposals.limits import fills_table, usual_rate
+from fwtop.analysis.proposals.matching import in_prefixes
 from fwtop.analysis.proposals.normal import Normal
 from fwtop.analysis.proposals.prefixes import Addresses, fewest_prefixes, neighbours, single_hosts
 from fwtop.analysis.proposals.services import (
@@ -46,6 +47,7 @@ _SIGNATURES = 3
 _BUSY = 0.5  # of a core
 _ANY_SOURCE = Match(sources=(Prefix(4, 0, 0),))
 _MOST = 0.9  # of the packets have the value
+_OCCUPIED, _MOSTLY = 20, 0.5  # open connections to a service, and their part of all
 _NEARLY_ALL = 0.95
 _LARGE = 300  # bytes of IP
 # Windows that real systems open with: Linux since 4.20, before and with jumbo frames, Windows, macOS and
@@ -222,6 +224,9 @@ def _by_sources(
             continue
         kind = _where(context, finding, Kind.IPSET)
         rule = replace(drafted(context, kind, match), summary=f"block {_counted(prefixes)}{of(kind).place}")
+        if _occupy(context, finding, match):
+            summary = f"{rule.summary} and close the open connections"
+            rule = replace(rule, close_open=True, summary=summary)
         verb = "sends" if sources == 1 else "send"
         why = f"{plural(sources, 'source')} {verb} {percent(share)} of the attack"
         yield Candidate(rule, why, form)
@@ -236,6 +241,19 @@ def _by_sources(
             yield Candidate(replace(limited, summary=summary), why, "each source")
         if len(prefixes) <= _FEW_SOURCES:
             return
+
+
+def _occupy(context: AnalysisContext, finding: Finding, match: Match) -> bool:
+    """Check whether those who ask too much have most of the service's connections open.
+
+    The server would wait for them until its timeouts, and serve nobody meanwhile.
+    """
+    table, port = context.sockets, finding.match.dport
+    if table is None or port is None or not finding.requests:
+        return False
+    held = table.connections.select(table.connections.port == port)
+    theirs = in_prefixes(held.family, held.hi, held.lo, match.sources)
+    return int(theirs.sum()) >= _OCCUPIED and float(theirs.mean()) >= _MOSTLY
 
 
 def _where(context: AnalysisContext, finding: Finding, kind: Kind) -> Kind:
