@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -69,6 +69,7 @@ class Standing(Struct, frozen=True, dict=True):
     claimed: F64  # part of `weight`
     client: Mask  # has real connections, or was there before the attack
     attack_keys: U64 = field(default_factory=lambda: np.zeros(0, np.uint64))  # like_keys of attacks' packets
+    attacked: U64 = field(default_factory=lambda: np.zeros(0, np.uint64))  # hashes of who attacked lately
     lookup: OriginLookup = field(default_factory=NoOrigin)
     _known: dict[str, str] = field(default_factory=dict)  # what was asked before
 
@@ -80,8 +81,12 @@ class Standing(Struct, frozen=True, dict=True):
         return Standing(none, addresses, addresses, numbers, numbers, none.astype(np.bool_))
 
     @staticmethod
-    def of(context: AnalysisContext, lookup: OriginLookup) -> Standing:
-        """Sum up a context whose attacks have been found."""
+    def of(context: AnalysisContext, lookup: OriginLookup, attackers: Sequence[U64] = ()) -> Standing:
+        """Sum up a context whose attacks have been found.
+
+        Who was among `attackers` of late and no client before has no name: a rule may cut it off by now, and
+        what is left of its connections would make it a client.
+        """
         traffic, packets = context.traffic, context.traffic.packets
         numbers, rows = traffic.source_id, np.arange(len(traffic))
         count = int(numbers.max()) + 1 if len(rows) else 0
@@ -89,13 +94,17 @@ class Standing(Struct, frozen=True, dict=True):
         first[numbers[::-1]] = rows[::-1]
         real = np.bincount(numbers, context.tcp.real & context.unclaimed, count) > 0
         hi, lo = packets.src_hi[first], packets.src_lo[first]
-        if context.findings:
-            real |= among(mix(hi, lo), known_before(context))
+        before = among(mix(hi, lo), known_before(context)) if context.findings or attackers else real & False
+        hosts = _hosts(packets.family[first], hi, lo)
+        attacked = np.asarray(
+            hosts[~before & among(hosts, np.concatenate(attackers))] if attackers else hosts[:0]
+        )
+        real = (real | before) & ~among(hosts, attacked)
         weight = np.asarray(np.bincount(numbers, traffic.weight, count), np.float64)
         claimed = np.asarray(np.bincount(numbers, traffic.weight * ~context.unclaimed, count), np.float64)
         real &= claimed < _MOST * weight
         keys = _attack_keys(context)
-        return Standing(packets.family[first], hi, lo, weight, claimed, real, keys, lookup)
+        return Standing(packets.family[first], hi, lo, weight, claimed, real, keys, attacked, lookup)
 
     def mark(self, sources: Sources) -> Sources:
         """Return the tables with `who` set where it wasn't known and packets tell."""
@@ -170,6 +179,11 @@ class Standing(Struct, frozen=True, dict=True):
         return CLIENT if float(self.weight[rows & self.client].sum()) >= _MOST * whole else ""
 
 
+def _hosts(family: U8, hi: U64, lo: U64) -> U64:
+    """Hash IPv4 addresses and IPv6 networks of /64, as incidents do with their sources."""
+    return mix(hi, np.where(family == 6, np.uint64(0), lo))
+
+
 def _attack_keys(context: AnalysisContext) -> U64:
     """Return what packets are like that practically all belong to attacks; forged sources change too fast."""
     step = len(context.traffic) // _SAMPLE + 1
@@ -190,7 +204,11 @@ def who_of(packets: PacketBatch, peers: Iterable[AllowedPeer], standing: Standin
     keys = mix(packets.src_hi, packets.src_lo)
     judged = mix(standing.hi, standing.lo)
     who[np.isin(like_keys(packets), standing.attack_keys)] = ATTACK
-    who[np.isin(keys, keys[_real(packets)])] = CLIENT
+    real = _real(packets)
+    real[real] = ~among(
+        _hosts(packets.family[real], packets.src_hi[real], packets.src_lo[real]), standing.attacked
+    )
+    who[np.isin(keys, keys[real])] = CLIENT
     who[np.isin(keys, judged[standing.client])] = CLIENT
     attacking = (standing.claimed > 0) & (standing.claimed >= _MOST * standing.weight)
     who[np.isin(keys, judged[attacking])] = ATTACK

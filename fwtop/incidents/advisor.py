@@ -234,7 +234,7 @@ class Advisor:
             remains = [group for number, group in held.items() if number in left]
             calm = quiet and len(remains) == len(held)
             self._memory.connections.learn(self.config, quiet=calm, left=remains)
-        self.standing = Standing.of(context, self._lookup)
+        self.standing = Standing.of(context, self._lookup, attackers)
         normal = self._advices.renew(context, active, [(one, s.finding) for one, s in named], now)
         self.judged = JudgedTraffic.of(window, context, normal, by_id)
         current = [one for one in incidents if one.ended is None or not window.live]

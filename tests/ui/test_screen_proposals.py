@@ -250,4 +250,4 @@ def test_the_title_says_which_rules_do_it_already() -> None:
     assert title({"A": "7"}, stopped="") == "protect against A: rule 7 is in force"
     assert title({"B": "7", "C": "8"}, "A", stopped="B") == "protect against A–C; B, C: 2 rules are in force"
     assert title({"A": "7"}, width=78) == "protect against A: rule 7 does it"
-    assert title({"B": "7", "C": "8"}, "A", stopped="B", width=78) == "protect; B, C: 2 rules are in force"
+    assert title({"B": "7", "C": "8"}, "A", stopped="B", width=78) == "against B, C: 2 rules are in force"

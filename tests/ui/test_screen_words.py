@@ -212,7 +212,7 @@ async def test_the_dialog_of_a_play_book_that_drops_nothing_says_what_it_does_in
 
 async def test_many_attacks_leave_room_for_the_position_in_their_title() -> None:
     async with running(vectors(snapshot()), SMALL) as run:
-        assert "protect; B: rule 118 does it" in run.text()
+        assert "against B: rule 118 does it" in run.text()
 
 
 async def test_a_set_tells_each_warning_once() -> None:

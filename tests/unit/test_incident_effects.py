@@ -163,6 +163,14 @@ def test_a_flood_of_the_same_senders_after_the_rule_was_removed_is_an_attack() -
     assert told == {"SYN flood"}, told
 
 
+def test_whom_a_rule_cut_off_is_called_no_client_for_what_is_left_of_its_connections() -> None:
+    rng, advisor = Random(1), Advisor()
+    left = [frame for bot in BOTS[:40] for frame in connection(rng, bot, 80, [REQUEST], at=8 + rng.random())]
+    judged([*flood(rng), *left, *visits(rng, 10)], advisor=advisor)
+    clients = set(advisor.standing.lo[advisor.standing.client].tolist())
+    assert clients == {int.from_bytes(visitor) for visitor in STRANGERS[:10]}
+
+
 def test_what_the_rule_lets_through_is_another_vector() -> None:
     rng = Random(1)
     assert judged([*flood(rng), *syns(rng, BOTS)], drops=False)["syn_flood"].severity.harm is Harm.ATTACK

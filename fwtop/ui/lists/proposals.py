@@ -149,7 +149,7 @@ def against_words(context: CellContext) -> str:
     whole = f"{words}{'; ' * bool(part)}{part}: {done}"
     if context.width >= _WIDE or len(whole) <= _TITLE:
         return whole
-    return f"protect; {part or _spoken(letters)}: {done}"  # which matters more than against what
+    return f"against {part or _spoken(letters)}: {done}"  # which matters more than against what
 
 
 def _spoken(letters: Sequence[str]) -> str:
