@@ -3,9 +3,8 @@
 #
 # With arguments, pass them to pytest. Without, run all tests of the first tier: the kernel tests that flood and
 # measure, one at a time; then the other kernel tests, which mostly wait, each in namespaces of its own, in workers that
-# take one file after another; and in what time both leave, at the lowest priority, the unit and screen tests. What
-# failed and is marked `alone_again`, with a reason, or was one of a few kernel tests to fail, is run once more, alone,
-# and named. Anything else that failed fails the run.
+# take one file after another; and in what time both leave, at the lowest priority, the unit and screen tests. A few
+# kernel tests that failed are run once more, alone, and named (tests/tiers.py). Anything else that failed fails the run.
 set -euo pipefail
 # shellcheck source=scripts/common.sh
 source "$(dirname "$0")/common.sh"

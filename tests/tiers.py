@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-ALONE_AGAIN = "alone_again"
 MAY_PASS_ALONE = 75  # the exit status when nothing else failed; scripts/test.sh runs those tests again
 # Kernel tests race the kernel's clock with many at once on few cores. One that is wrong fails alone as well;
 # more than this many are no coincidence.
 FEW = 4
 CROWDED = "kernel tests wait for deadlines beside others"
+_PROPERTY = "may pass alone"
 
 
 def covering(table: Iterable[Sequence[str]]) -> list[int]:
@@ -55,20 +55,14 @@ def leave_to_the_matrix(items: list[pytest.Item]) -> None:
 def carry_reasons(items: list[pytest.Item]) -> None:
     """Have the results of tests that may run again tell why."""
     for item in items:
-        marker = item.get_closest_marker(ALONE_AGAIN)
-        if marker is not None and not marker.args:
-            raise pytest.UsageError(f"{item.nodeid}: {ALONE_AGAIN} needs a reason")
-        if marker is not None:
-            item.user_properties.append((ALONE_AGAIN, marker.args[0]))
-        elif item.get_closest_marker("kernel"):
-            item.user_properties.append((ALONE_AGAIN, CROWDED))
+        if item.get_closest_marker("kernel"):
+            item.user_properties.append((_PROPERTY, CROWDED))
 
 
 def failed_beside(reporter: Any) -> dict[str, str]:
     """Return what failed and may run again, with its reason; nothing if anything else failed, or too much."""
     failed = [*reporter.stats.get("failed", ()), *reporter.stats.get("error", ())]
     reasons = {
-        report.nodeid: dict(getattr(report, "user_properties", ())).get(ALONE_AGAIN) for report in failed
+        report.nodeid: dict(getattr(report, "user_properties", ())).get(_PROPERTY) for report in failed
     }
-    too_many = list(reasons.values()).count(CROWDED) > FEW
-    return {} if None in reasons.values() or too_many else reasons
+    return {} if None in reasons.values() or len(reasons) > FEW else reasons

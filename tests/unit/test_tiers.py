@@ -27,10 +27,7 @@ def test_covered(kind, family): pass
 @TABLE[1]
 def test_named(kind, family): pass
 """
-MARKED = """
-@pytest.mark.alone_again("shares a lock")
-def test_beside(): assert False
-"""
+OTHER = "def test_other(): assert False\n"
 CROWD = """
 @pytest.mark.kernel
 @pytest.mark.parametrize("number", range({}))
@@ -74,38 +71,24 @@ def test_the_other_cases_are_the_matrix_s(tmp_path: Path) -> None:
     assert {case for test, case in ran if test == "covered"} == {"4-block", "6-limit", "4-tc"}
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="kernel tests need root")
 @pytest.mark.parametrize(
     ("text", "status"),
-    [(MARKED, MAY_PASS_ALONE), (MARKED + "def test_other(): assert False\n", 1)],
-    ids=["marked", "another"],
+    [
+        (CROWD.format(FEW), MAY_PASS_ALONE),
+        (CROWD.format(FEW + 1), pytest.ExitCode.TESTS_FAILED),
+        (CROWD.format(1) + OTHER, pytest.ExitCode.TESTS_FAILED),
+    ],
+    ids=["few", "many", "one beside another"],
 )
-def test_only_what_says_why_may_run_again(tmp_path: Path, text: str, status: int) -> None:
+def test_a_few_kernel_tests_may_run_again_and_nothing_else(tmp_path: Path, text: str, status: int) -> None:
     done = run(tmp_path, text)
     assert done.returncode == status, done.stdout
-    told = "MAY PASS ALONE test_made.py::test_beside: shares a lock"
+    told = "MAY PASS ALONE test_made.py::test_late[0]: kernel tests wait"
     assert (told in done.stdout) == (status == MAY_PASS_ALONE)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="kernel tests need root")
-@pytest.mark.one_each(f"{FEW + 1}-1")
-@pytest.mark.parametrize(("failures", "status"), [(FEW, MAY_PASS_ALONE), (FEW + 1, 1)])
-def test_a_few_kernel_tests_may_run_again_and_many_may_not(
-    tmp_path: Path, failures: int, status: int
-) -> None:
-    done = run(tmp_path, CROWD.format(failures))
-    assert done.returncode == status, done.stdout
-    assert ("MAY PASS ALONE" in done.stdout) == (status == MAY_PASS_ALONE)
-
-
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [
-        (TABLES.replace("6-tc", "8-tc"), "one_each names ['8-tc']"),
-        (MARKED.replace('"shares a lock"', ""), "needs a reason"),
-    ],
-    ids=["no such case", "no reason"],
-)
-def test_a_mark_that_is_wrong_ends_the_run(tmp_path: Path, text: str, told: str) -> None:
-    done = run(tmp_path, text)
+def test_a_mark_that_is_wrong_ends_the_run(tmp_path: Path) -> None:
+    done = run(tmp_path, TABLES.replace("6-tc", "8-tc"))
     assert done.returncode == pytest.ExitCode.USAGE_ERROR
-    assert told in done.stderr + done.stdout
+    assert "one_each names ['8-tc']" in done.stdout + done.stderr
