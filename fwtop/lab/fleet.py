@@ -275,11 +275,13 @@ class FleetLab(Namespaces):
 
     def close(self) -> None:
         """End everything, the server last."""
-        self._opened.close()
-        if self.broker is not None:
-            end(self.broker)
-            self.broker = None
-        super().close()
+        try:
+            self._opened.close()
+        finally:  # also where a machine did not end in time
+            if self.broker is not None:
+                end(self.broker)
+                self.broker = None
+            super().close()
 
 
 def _remove_stale() -> None:
