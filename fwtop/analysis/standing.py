@@ -69,7 +69,7 @@ class Standing(Struct, frozen=True, dict=True):
     claimed: F64  # part of `weight`
     client: Mask  # has real connections, or was there before the attack
     attack_keys: U64 = field(default_factory=lambda: np.zeros(0, np.uint64))  # like_keys of attacks' packets
-    attacked: U64 = field(default_factory=lambda: np.zeros(0, np.uint64))  # hashes of who attacked lately
+    attacked: U64 = field(default_factory=lambda: np.zeros(0, np.uint64))  # hashes of whom rules cut off
     lookup: OriginLookup = field(default_factory=NoOrigin)
     _known: dict[str, str] = field(default_factory=dict)  # what was asked before
 
@@ -81,10 +81,10 @@ class Standing(Struct, frozen=True, dict=True):
         return Standing(none, addresses, addresses, numbers, numbers, none.astype(np.bool_))
 
     @staticmethod
-    def of(context: AnalysisContext, lookup: OriginLookup, attackers: Sequence[U64] = ()) -> Standing:
+    def of(context: AnalysisContext, lookup: OriginLookup, cut_off: Sequence[U64] = ()) -> Standing:
         """Sum up a context whose attacks have been found.
 
-        Who was among `attackers` of late and no client before has no name: a rule may cut it off by now, and
+        Who is among the senders of attacks that rules have `cut_off`, and was no client before, has no name:
         what is left of its connections would make it a client.
         """
         traffic, packets = context.traffic, context.traffic.packets
@@ -94,11 +94,10 @@ class Standing(Struct, frozen=True, dict=True):
         first[numbers[::-1]] = rows[::-1]
         real = np.bincount(numbers, context.tcp.real & context.unclaimed, count) > 0
         hi, lo = packets.src_hi[first], packets.src_lo[first]
-        before = among(mix(hi, lo), known_before(context)) if context.findings or attackers else real & False
+        before = among(mix(hi, lo), known_before(context)) if context.findings or cut_off else real & False
         hosts = _hosts(packets.family[first], hi, lo)
-        attacked = np.asarray(
-            hosts[~before & among(hosts, np.concatenate(attackers))] if attackers else hosts[:0]
-        )
+        senders = np.concatenate(cut_off) if cut_off else hosts[:0]
+        attacked = np.asarray(hosts[~before & among(hosts, senders)])
         real = (real | before) & ~among(hosts, attacked)
         weight = np.asarray(np.bincount(numbers, traffic.weight, count), np.float64)
         claimed = np.asarray(np.bincount(numbers, traffic.weight * ~context.unclaimed, count), np.float64)

@@ -234,7 +234,8 @@ class Advisor:
             remains = [group for number, group in held.items() if number in left]
             calm = quiet and len(remains) == len(held)
             self._memory.connections.learn(self.config, quiet=calm, left=remains)
-        self.standing = Standing.of(context, self._lookup, attackers)
+        cut_off = [one.sources for one in self._tracker.known if one.cut_until >= now]
+        self.standing = Standing.of(context, self._lookup, cut_off)
         normal = self._advices.renew(context, active, [(one, s.finding) for one, s in named], now)
         self.judged = JudgedTraffic.of(window, context, normal, by_id)
         current = [one for one in incidents if one.ended is None or not window.live]
