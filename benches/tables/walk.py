@@ -70,7 +70,7 @@ STOPS = {  # what the screen shows then
     NAME: r"^ ?(UNPROTECTED|PARTLY|ALREADY)",
     PREVIEW: r"Install",
     "the first drop shown": r"TRIAL.* drops? [1-9]",
-    EFFECT: r"TRIAL.*(✔|= (>?9\d(\.\d)?|100) %)",
+    EFFECT: r"TRIAL.*(✔|(= |>)(9\d(\.\d)?|100) %)",
     "PROTECTED": r"^ ?PROTECTED",
 }
 FIGURES = ("reaches you", "clients")

@@ -106,7 +106,9 @@ def _of_attacks(snapshot: Snapshot, now: float) -> Verdict:
         pauses = any(one.paused is not None for one in snapshot.judgement.attacks)
         badge = Badge.PROTECTED if _held_off(snapshot) else Badge.PAUSED if pauses else Badge.ENDED
     else:
-        is_useless = mine + other + nobody >= STOPPED and not any(one.severity.is_near for one in attacks)
+        fills = any(one.kind == FULL_TABLE and one.is_on for one in snapshot.judgement.attacks)
+        is_near = fills or any(one.severity.is_near for one in attacks)
+        is_useless = mine + other + nobody >= STOPPED and not is_near
         badge = _badge(attacks, _kind(mine, other, is_useless=is_useless))
     saved = _saved(snapshot, whole, cores) if badge is Badge.KERNEL else 0.0
     return Verdict(badge, whole, mine, other, kernel, lost, cores=cores, saved=saved)

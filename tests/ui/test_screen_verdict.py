@@ -18,7 +18,7 @@ from fwtop.console.recorder import Recorder
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.rule import RuleStatus, State
 from fwtop.model.traffic.counters import TcpService
-from fwtop.model.traffic.session import flow_of
+from fwtop.model.traffic.session import FULL_TABLE, flow_of
 from fwtop.model.traffic.severity import Harm, Resource, Severity
 from fwtop.model.traffic.snapshot import Destination, Judgement, LedgerRow, Share, Snapshot
 from fwtop.render.observation import observation_json
@@ -106,6 +106,13 @@ def dropped_by_kernel(**changes: object) -> Snapshot:
     return replace(shown, softirq_share=0.0625, cores=2, judgement=Judgement(attacks))
 
 
+def filling(shown: Snapshot) -> Snapshot:
+    """The same, while connection tracking evicts entries for it."""
+    attack = shown.judgement.attacks[0]
+    table = replace(attack, id=attack.id + 1, kind=FULL_TABLE, cause=attack.id, effect_of=attack.kind)
+    return replace(shown, judgement=Judgement((attack, table)))
+
+
 def test_what_the_kernel_drops_is_no_gap_but_a_matter_of_its_cost() -> None:
     shown = dropped_by_kernel()
     verdict = verdict_of(shown, NOW)
@@ -127,6 +134,7 @@ def test_what_the_kernel_drops_is_no_gap_but_a_matter_of_its_cost() -> None:
     [
         pytest.param(dropped_by_kernel(undeliverable_share=0.5), Badge.UNPROTECTED, id="half"),
         pytest.param(dropped_by_kernel(undeliverable_share=0.3), Badge.UNPROTECTED, id="a buffer is full"),
+        pytest.param(filling(dropped_by_kernel()), Badge.UNPROTECTED, id="it fills conntrack's table"),
         pytest.param(
             dropped_by_kernel(severity=Severity(Harm.ATTACK, Resource.SOFTIRQ, 0.9)),
             Badge.UNPROTECTED,
