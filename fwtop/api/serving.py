@@ -118,7 +118,7 @@ class Session:
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
             if self._sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT):
-                closers.hold(self._sock)
+                closers.close(self._sock)
         self._sock.close()
 
     def _lines(self) -> Iterator[bytes]:

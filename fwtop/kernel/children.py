@@ -52,17 +52,29 @@ def start_with_socket(
 
 
 class LastClosers:
-    """Processes that close connections last: what others put into one can make its close take forever."""
+    """Closes connections so that a process closes them last: what is in one can make that take forever."""
 
     def __init__(self) -> None:
         self._children: list[subprocess.Popen[bytes]] = []
 
-    def hold(self, connection: socket.socket) -> None:
-        """Have a process hold a connection until it is closed here, and a moment longer."""
+    def close(self, connection: socket.socket) -> None:
+        """Close a connection; a process that holds it, too, ends after that."""
         self._children = [child for child in self._children if child.poll() is None]
+        quiet = subprocess.DEVNULL
+        child = None
         with contextlib.suppress(OSError):
-            child = subprocess.Popen(["/bin/true"], pass_fds=[connection.fileno()], env=ENVIRONMENT)
+            child = subprocess.Popen(
+                ["/bin/cat"],
+                stdin=subprocess.PIPE,
+                stdout=quiet,
+                stderr=quiet,
+                pass_fds=[connection.fileno()],
+                env=ENVIRONMENT,
+            )
             self._children.append(child)
+        connection.close()
+        if child is not None and child.stdin is not None:
+            child.stdin.close()
 
 
 def receive(sock: socket.socket) -> tuple[Answer, list[int]]:

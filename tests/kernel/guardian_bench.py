@@ -365,3 +365,9 @@ def lingering() -> tuple[socket.socket, socket.socket]:
     sender.setblocking(True)
     sender.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 3600))
     return sender, receiver
+
+
+def peer_process(sock: socket.socket) -> int:
+    """Return who listens at the other end."""
+    pid: int = struct.unpack("iII", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
+    return pid

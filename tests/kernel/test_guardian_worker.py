@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -13,7 +14,16 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
-from guardian_bench import PORT, Bench, apply, lingering, own_xtables_lock, rules_of, use_variant
+from guardian_bench import (
+    PORT,
+    Bench,
+    apply,
+    lingering,
+    own_xtables_lock,
+    peer_process,
+    rules_of,
+    use_variant,
+)
 
 from fwtop.client.discovery import GuardianClient
 from fwtop.console.guardian_link import GuardianLink, GuardianLost
@@ -160,14 +170,19 @@ def test_lingering_sockets_stop_nobody(bench: Bench, unread: bytes | None) -> No
         held.callback(receiver.close)
         client = held.enter_context(raw(socket_path(bench), hello))
         assert parse_answer(client.recv(1 << 20)).ok
-        if unread is not None:  # what the guardian never reads, it closes with the connection
-            client.send(b'{"verb": "why", "id": "x"}')
-            for _ in range(3):
-                client.send(unread)
-        socket.send_fds(client, [encode_request(Status())], [sender.fileno()])
-        sender.close()  # not the last: the guardian's is
-        if unread is not None:
-            client.close()
+        guardian = peer_process(client)
+        os.kill(guardian, signal.SIGSTOP)  # so that nothing is read before all is sent
+        try:
+            if unread is not None:  # what the guardian never reads, it closes with the connection
+                client.send(b'{"verb": "why", "id": "x"}')
+                for _ in range(3):
+                    client.send(unread)
+            socket.send_fds(client, [encode_request(Status())], [sender.fileno()])
+            sender.close()  # not the last: the guardian's is
+            if unread is not None:
+                client.close()
+        finally:
+            os.kill(guardian, signal.SIGCONT)
         for _ in range(5):
             assert good.demand(Status()).ok
 

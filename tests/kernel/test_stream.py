@@ -9,7 +9,6 @@ import random
 import shutil
 import signal
 import socket
-import struct
 import subprocess
 import sys
 import threading
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from guardian_bench import Bench, lingering
+from guardian_bench import Bench, lingering, peer_process
 from program_bench import LISTS, NOBODY, RULES, as_user, bench, open_to_groups
 
 from fwtop.api.serving import MAX_LINE
@@ -393,12 +392,6 @@ def test_what_a_refused_connection_carries_keeps_nobody_else_waiting(bench: Benc
             os.kill(server, signal.SIGCONT)
         for _ in range(3):
             assert asked(held.enter_context(opened(bench)), b"{}\n")["reason"] == "too_many"
-
-
-def peer_process(sock: socket.socket) -> int:
-    """Return who listens at the other end."""
-    pid: int = struct.unpack("iII", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
-    return pid
 
 
 EXAMPLES = {

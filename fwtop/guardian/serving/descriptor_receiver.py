@@ -76,7 +76,7 @@ class DescriptorReceiver:
         with contextlib.suppress(OSError):
             connection.shutdown(socket.SHUT_RDWR)
         if _carries_descriptors(connection) and not self._begin(_CLOSE, connection, whose):
-            self._closers.hold(connection)  # as no thread is free
+            self._closers.close(connection)  # as no thread is free
         connection.close()
 
     def collect(self) -> list[Received]:
