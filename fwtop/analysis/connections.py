@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from fwtop.analysis.config import AdviseConfig
 from fwtop.analysis.habits import LEAST, Habits, Reading
 from fwtop.analysis.window.counting import among
-from fwtop.analysis.window.traffic import mix
+from fwtop.analysis.window.traffic import host_key, mix
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.traffic.packets import F64, U16, U64, Connections, Mask, PacketBatch, SocketTable
 
@@ -38,8 +38,8 @@ def _flow(hi: U64, lo: U64, peer_port: np.ndarray, port: np.ndarray) -> U64:
 
 
 def source_of(held: Connections) -> U64:
-    """Hash the source of each connection: its address, of IPv6 the /64 that one host may use."""
-    return mix(held.hi, np.where(held.family == 6, np.uint64(0), held.lo))
+    """Hash the source of each connection."""
+    return host_key(held.family, held.hi, held.lo)
 
 
 class Held(Struct, frozen=True, eq=False, dict=True):

@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future
 
 import numpy as np
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import fields, replace
 
 from fwtop.analysis.clients import Clients
@@ -23,8 +23,9 @@ from fwtop.analysis.connections import ConnectionMemory, Held, Learned
 from fwtop.analysis.context import AnalysisContext, Finding
 from fwtop.analysis.habits import Reading
 from fwtop.analysis.memory import CLASSES, MEMORY_SECONDS, READY_SECONDS, Baseline, classes, rates_of
+from fwtop.analysis.quarantine import Quarantine, swollen_services
 from fwtop.analysis.window.counting import among
-from fwtop.analysis.window.traffic import TCP, Rows, mix
+from fwtop.analysis.window.traffic import TCP, Rows, host_key, mix
 from fwtop.analysis.young import Moments, with_alike
 from fwtop.model.errors import FwtopError
 from fwtop.model.traffic.packets import F64, U8, U32, U64, Mask, PacketBatch, Window
@@ -33,11 +34,9 @@ from fwtop.model.traffic.snapshot import Incident
 from fwtop.render.numbers import utc
 
 _LEARN_SECONDS = 6.0  # quiet time whose packets are learned together: that copies the whole reservoir
-_STEADY_SECONDS = 2.0
 _REMEMBERED = 30  # earlier states of the rates, to go back to
 _REMEMBER_SECONDS = 60.0  # between two of them
 _FORGET_SECONDS = 300.0  # that the operator's word takes back where no attack is named
-_SWOLLEN = 512  # services of a class and tick, as many as `Doors` has room for
 _ANSWER_SECONDS = 10.0  # a judgement is due every two seconds even if all is calm
 ATTACK, NORMAL, BACK = "attack", "normal", "back"  # what the operator can say
 
@@ -57,25 +56,6 @@ class _Tick(Struct):
     swollen: dict[str, list[int]]  # the services that put each class in quarantine
 
 
-class _Waiting(Struct):
-    """A traffic class in quarantine."""
-
-    since: float
-    last: float
-    seconds: float = 0.0
-    count: float = 0.0  # packets
-    services: dict[int, float] = field(default_factory=dict)  # that put it there, and when they last did
-
-    @property
-    def pps(self) -> float:
-        return self.count / max(self.seconds, 1e-9)
-
-    @property
-    def is_steady(self) -> bool:
-        """Whether it is more than the spike of a tick now and then."""
-        return self.seconds >= _STEADY_SECONDS and 2 * self.seconds >= self.last - self.since
-
-
 class _Point(Struct):
     """The rates at one time."""
 
@@ -90,8 +70,7 @@ class _State(Struct):
     at: float
     baseline: Baseline
     young: Moments
-    waiting: dict[str, _Waiting]
-    barred: dict[str, float]
+    quarantine: Quarantine
     connections: Learned
 
 
@@ -114,8 +93,7 @@ class Learner:
         self._pending: list[_Tick] = []
         self._settled: list[_Tick] = []  # quiet ones whose packets the baseline takes together
         self._young = Moments()
-        self._waiting: dict[str, _Waiting] = {}  # by class, as all of these
-        self._barred: dict[str, float] = {}  # until when it teaches nothing above its normal rate
+        self._quarantine = Quarantine(config)
         self._raised: float | None = None  # when the ceilings were set
         self._kept_ns = -1  # of the last packet that was learned
         self._points: deque[_Point] = deque(maxlen=_REMEMBERED)
@@ -162,9 +140,8 @@ class Learner:
         chosen = [one for one in named if word.attack in (None, one[0].id)]
         kinds = classes(traffic.packets)
         rows = np.unique(np.concatenate([np.zeros(0, np.intp), *(finding.rows for _, finding in chosen)]))
-        waiting = {name: replace(one, services={**one.services}) for name, one in self._waiting.items()}
-        barred, learned = dict(self._barred), connections.learned
-        before = _State(now, self.baseline.copy(), replace(self._young), waiting, barred, learned)
+        quarantine, learned = self._quarantine.copy(), connections.learned
+        before = _State(now, self.baseline.copy(), replace(self._young), quarantine, learned)
         if word.said == ATTACK:
             since = min((attack.since for attack, _ in chosen), default=now - _FORGET_SECONDS)
             connections.forget(since)
@@ -187,7 +164,7 @@ class Learner:
         """Go back to what was normal before a time; what exceeds that now isn't learned while it lasts."""
         self._pending.clear()
         self._settled.clear()
-        self._waiting.clear()
+        self._quarantine.waiting.clear()
         baseline = self.baseline
         if self._points:
             earlier = [point for point in self._points if point.end <= since]
@@ -201,7 +178,7 @@ class Learner:
             self._young = self._young.before(point.last_ns)
         usual = {name: math.inf if (rate := baseline.rate(name)) is None else rate for name in CLASSES}
         barred = dict.fromkeys([*named, *(name for name, pps in _by_class(rates) if pps > usual[name])])
-        self._barred |= dict.fromkeys(barred, now + self.config.quarantine_seconds)
+        self._quarantine.bar(barred, now)
         kept_out = f"; {_listed(barred)} above that is not learned while it lasts" if barred else ""
         return f"attack: what was learned since {utc(since)} is forgotten{kept_out}"
 
@@ -213,13 +190,13 @@ class Learner:
         Connections that are `held` have perhaps sent no packet lately.
         """
         baseline, traffic = self.baseline, context.traffic
-        names = _names(kinds[rows]) | set(self._waiting)
+        names = _names(kinds[rows]) | set(self._quarantine.waiting)
         ports = [f"{one.number:,} connections held to port {one.port}" for one in held]
         if not names and ports:
             return f"normal: {', '.join(ports)} from {utc(now)} on"
         if not names:
             raise FwtopError("no attack is named and nothing waits: what is there is being learned already")
-        chosen = np.isin(kinds, [CLASSES.index(name) for name in self._waiting])
+        chosen = np.isin(kinds, [CLASSES.index(name) for name in self._quarantine.waiting])
         chosen[rows] = True
         usual, kept = sum(baseline.mean.values()), float(baseline.rows.weight.sum())
         if baseline.seconds < READY_SECONDS:
@@ -227,10 +204,8 @@ class Learner:
             baseline.seconds = READY_SECONDS
         rates = dict(_by_class(rates_of(kinds, traffic.weight, traffic.seconds)))
         for name in names:
-            waited = self._waiting.pop(name, None)
-            pps = max(rates[name], 0.0 if waited is None else waited.pps)
+            pps = max(rates[name], self._quarantine.admit(name))
             self._set(name, pps, self.config.learn_factor * max(pps, self._floor))
-            self._barred.pop(name, None)
         self._young = Moments()
         new = replace(traffic.packets.select(chosen), weight=traffic.weight[chosen])
         if usual > 0 and kept > 0:  # as if it had been there all the time
@@ -246,7 +221,7 @@ class Learner:
             raise FwtopError("there is nothing to take back: no word on what is normal was said lately")
         for item in fields(Baseline):
             setattr(self.baseline, item.name, getattr(before.baseline, item.name))
-        self._young, self._waiting, self._barred = before.young, before.waiting, before.barred
+        self._young, self._quarantine = before.young, before.quarantine
         connections.restore(before.connections)
         self._pending.clear()
         self._settled.clear()
@@ -255,10 +230,7 @@ class Learner:
     def sentence(self, baseline: str) -> str:
         """Add to a sentence on the baseline what is in quarantine."""
         whole = self.config.quarantine_seconds / 60
-        waiting = []
-        for name, one in ((name, one) for name, one in self._waiting.items() if one.is_steady):
-            time = f"for {(one.last - one.since) / 60:.0f} of {whole:.0f} min"
-            waiting.append(f"{name} {one.pps:,.0f}/s {'is barred' if name in self._barred else time}")
+        waiting = self._quarantine.words()
         habits, doors = self.baseline.habits, self.baseline.doors
         for row in np.flatnonzero(np.isfinite(habits.since)).tolist():
             place = int(next(iter(doors.plain[doors.number == habits.number[row]]), habits.number[row]))
@@ -302,8 +274,9 @@ class Learner:
         self._last_end = end
         if not quiet:
             self._pending.clear()
-            if self._waiting:
-                self._release(context, seconds)
+            if self._quarantine.waiting:
+                rows = [np.zeros(0, np.intp), *(finding.rows for finding in context.findings)]
+                self._quarantine.release(_names(classes(packets)[np.concatenate(rows)]), seconds)
             if self.baseline.ready:
                 clients = self.baseline.clients
                 known_long = among(mix(packets.src_hi, packets.src_lo), clients.source[clients.long_known])
@@ -334,22 +307,10 @@ class Learner:
 
     def _held(self, context: AnalysisContext) -> U32:
         """Return the services that get far more than usual themselves, or have put a class in quarantine."""
-        steady = (one.services for one in self._waiting.values() if one.is_steady)
-        held = np.array(sorted(set().union(*steady)), np.uint32)
+        held = np.array(sorted(self._quarantine.services()), np.uint32)
         if not len(self.baseline.habits):
             return held
         return np.union1d(held, self.baseline.habits.above(context.services)[0])
-
-    def _release(self, context: AnalysisContext, seconds: float) -> None:
-        """Drop from quarantine what an attack is named on; for the rest time stands still."""
-        named = [finding.rows for finding in context.findings]
-        rows = np.unique(np.concatenate([np.zeros(0, np.intp), *named]))
-        for name in _names(classes(context.traffic.packets)[rows]):
-            self._waiting.pop(name, None)
-        for one in self._waiting.values():
-            one.since += seconds
-            one.last += seconds
-            one.services = {service: last + seconds for service, last in one.services.items()}
 
     def _tick(
         self, packets: PacketBatch, end: float, seconds: float, last_ns: int, seen: Reading, *, clients: U64
@@ -363,11 +324,15 @@ class Learner:
             weight = weight.copy()
             weight[held] *= part[np.searchsorted(services, number[held])]
         rates = rates_of(kinds, weight, seconds)
-        most = np.array([self._most(name) for name in CLASSES])
+        most = np.array([self._quarantine.most(name, self.baseline) for name in CLASSES])
         above = rates > most
         swollen = {
-            CLASSES[kind]: self._swollen(
-                kind, number[kinds == kind], weight[kinds == kind] / seconds, rates[kind] - most[kind]
+            CLASSES[kind]: swollen_services(
+                self.baseline,
+                kind,
+                number[kinds == kind],
+                weight[kinds == kind] / seconds,
+                rates[kind] - most[kind],
             )
             for kind in np.flatnonzero(above).tolist()
         }
@@ -375,30 +340,6 @@ class Learner:
             packets = packets.select(~(held | with_alike(above)[kinds]))
         kept = self.baseline.bounded(packets)
         return _Tick(end, last_ns, seconds, rates, above, services, kept, seen, clients, swollen)
-
-    def _swollen(self, kind: int, service: U32, pps: F64, surplus: float) -> list[int]:
-        """Return the services without whose excess a class would have no surplus, the largest first.
-
-        The others together get no more than would be learned at once without them, so nobody gains by a
-        decoy; what is spread over many services holds as many.
-        """
-        baseline = self.baseline
-        before = np.flatnonzero(classes(baseline.rows) == kind)
-        part = baseline.rows.weight[before]
-        numbers, at = np.unique(
-            np.concatenate([service, baseline.doors.numbers(baseline.rows, before)]), return_inverse=True
-        )
-        usual = part * (baseline.mean.get(CLASSES[kind], 0.0) / max(float(part.sum()), 1e-9))
-        excess = np.bincount(at, np.concatenate([pps, -usual]))
-        order = np.argsort(-excess)[:_SWOLLEN]
-        enough = int(np.searchsorted(np.cumsum(np.maximum(excess[order], 0.0)), surplus)) + 1
-        return [int(one) for one in numbers[order[:enough]]]
-
-    def _most(self, name: str) -> float:
-        """Return the highest rate of a class that is learned at once."""
-        if name in self._barred:
-            return self.baseline.rate(name) or 0.0
-        return self.baseline.ceiling.get(name, math.inf)
 
     def _keep(self, tick: _Tick) -> None:
         """Learn the rates of quiet packets at once, and the packets when there are some seconds of them."""
@@ -441,34 +382,19 @@ class Learner:
 
     def _wait(self, tick: _Tick) -> None:
         """Put in quarantine what is above; learn a step towards what has outlasted it."""
-        config, end = self.config, tick.end
-        for number in np.flatnonzero(tick.above).tolist():
-            name, pps = CLASSES[number], float(tick.rates[number])
-            one = self._waiting.setdefault(name, _Waiting(end - tick.seconds, end))
-            one.last = end
-            one.seconds += tick.seconds
-            one.count += pps * tick.seconds
-            one.services |= dict.fromkeys(tick.swollen[name], end)
-            usual = max(self.baseline.rate(name) or 0.0, self._floor)
-            if name in self._barred:
-                if pps > usual * config.learn_factor:
-                    self._barred[name] = end + config.quarantine_seconds
-            elif end - one.since >= config.quarantine_seconds:
-                del self._waiting[name]
-                step = min(one.pps, usual * config.learn_factor)
-                self._set(name, step, step)
-                self.told = (
-                    f"{name} of {one.pps:,.0f}/s outlasted {config.quarantine_seconds / 60:.0f} minutes "
-                    f"at {utc(end)}: normal is {self.baseline.rate(name):,.0f}/s, before {usual:,.0f}/s"
-                )
-        over = [name for name, one in self._waiting.items() if end - one.last > config.linger_seconds]
-        for name in over:
-            del self._waiting[name]
-        for one in self._waiting.values():
-            one.services = {
-                service: last for service, last in one.services.items() if end - last <= config.linger_seconds
-            }
-        self._barred = {name: until for name, until in self._barred.items() if until > end}
+        above = {CLASSES[kind]: float(tick.rates[kind]) for kind in np.flatnonzero(tick.above).tolist()}
+        for name, one in self._quarantine.keep(tick.end, tick.seconds, above, tick.swollen, self._usual):
+            usual = self._usual(name)
+            step = min(one.pps, usual * self.config.learn_factor)
+            self._set(name, step, step)
+            self.told = (
+                f"{name} of {one.pps:,.0f}/s outlasted {self.config.quarantine_seconds / 60:.0f} minutes "
+                f"at {utc(tick.end)}: normal is {self.baseline.rate(name):,.0f}/s, before {usual:,.0f}/s"
+            )
+
+    def _usual(self, name: str) -> float:
+        """Return a class's normal rate, at least what matters to anybody."""
+        return max(self.baseline.rate(name) or 0.0, self._floor)
 
     def _set(self, name: str, pps: float, ceiling: float) -> None:
         self.baseline.mean[name], self.baseline.square[name] = pps, pps * pps
@@ -492,13 +418,13 @@ class Learner:
         self._raised, self._young = end, Moments()
         factor, baseline = self.config.learn_factor, self.baseline
         for name in CLASSES:
-            if name not in self._waiting:
-                baseline.ceiling[name] = factor * max(baseline.rate(name) or 0.0, self._floor)
+            if name not in self._quarantine.waiting:
+                baseline.ceiling[name] = factor * self._usual(name)
 
 
 def _attacked(family: U8, hi: U64, lo: U64, attackers: Sequence[U64]) -> Mask:
     """Mark the addresses that attacked."""
-    source = mix(hi, np.where(family == 6, np.uint64(0), lo))
+    source = host_key(family, hi, lo)
     theirs = np.zeros(len(source), np.bool_)
     for some in attackers:
         theirs |= among(source, some)

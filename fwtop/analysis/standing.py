@@ -15,7 +15,7 @@ from fwtop.analysis.context import AnalysisContext
 from fwtop.analysis.proposals.matching import in_prefixes
 from fwtop.analysis.window.counting import among
 from fwtop.analysis.window.tcp_view import view_tcp
-from fwtop.analysis.window.traffic import TCP, Traffic, mix
+from fwtop.analysis.window.traffic import TCP, Traffic, host_key, mix
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.roles import WHO, AllowedPeer
 from fwtop.model.traffic.counters import Counters
@@ -95,7 +95,7 @@ class Standing(Struct, frozen=True, dict=True):
         real = np.bincount(numbers, context.tcp.real & context.unclaimed, count) > 0
         hi, lo = packets.src_hi[first], packets.src_lo[first]
         before = among(mix(hi, lo), known_before(context)) if context.findings or cut_off else real & False
-        hosts = _hosts(packets.family[first], hi, lo)
+        hosts = host_key(packets.family[first], hi, lo)
         senders = np.concatenate(cut_off) if cut_off else hosts[:0]
         attacked = np.asarray(hosts[~before & among(hosts, senders)])
         real = (real | before) & ~among(hosts, attacked)
@@ -178,11 +178,6 @@ class Standing(Struct, frozen=True, dict=True):
         return CLIENT if float(self.weight[rows & self.client].sum()) >= _MOST * whole else ""
 
 
-def _hosts(family: U8, hi: U64, lo: U64) -> U64:
-    """Hash IPv4 addresses and IPv6 networks of /64, as incidents do with their sources."""
-    return mix(hi, np.where(family == 6, np.uint64(0), lo))
-
-
 def _attack_keys(context: AnalysisContext) -> U64:
     """Return what packets are like that practically all belong to attacks; forged sources change too fast."""
     step = len(context.traffic) // _SAMPLE + 1
@@ -205,7 +200,7 @@ def who_of(packets: PacketBatch, peers: Iterable[AllowedPeer], standing: Standin
     who[np.isin(like_keys(packets), standing.attack_keys)] = ATTACK
     real = _real(packets)
     real[real] = ~among(
-        _hosts(packets.family[real], packets.src_hi[real], packets.src_lo[real]), standing.attacked
+        host_key(packets.family[real], packets.src_hi[real], packets.src_lo[real]), standing.attacked
     )
     who[np.isin(keys, keys[real])] = CLIENT
     who[np.isin(keys, judged[standing.client])] = CLIENT

@@ -20,7 +20,7 @@ from fwtop.analysis.classify import limited
 from fwtop.analysis.connections import SILENT_SECONDS, Held
 from fwtop.analysis.context import AnalysisContext, Finding, Trait
 from fwtop.analysis.window.counting import among
-from fwtop.analysis.window.traffic import mix
+from fwtop.analysis.window.traffic import host_key
 from fwtop.incidents.tracker import Tracked
 from fwtop.incidents.views import Sighted
 from fwtop.model.rule import Rule
@@ -208,5 +208,5 @@ def _sources(context: AnalysisContext, finding: Finding) -> tuple[U64, F64]:
     if finding.held is not None:
         return finding.held.source, np.ones(len(finding.held.source))
     packets, rows = context.traffic.packets, finding.rows
-    low = np.where(packets.family[rows] == 6, np.uint64(0), packets.src_lo[rows])
-    return mix(packets.src_hi[rows], low), context.traffic.weight[rows]
+    source = host_key(packets.family[rows], packets.src_hi[rows], packets.src_lo[rows])
+    return source, context.traffic.weight[rows]

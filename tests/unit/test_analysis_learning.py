@@ -356,7 +356,7 @@ def test_a_busy_machine_s_long_window_is_learned_after_what_came_before_it() -> 
     for _ in range(2):
         watched.second({"udp": 3_000})
     watched.second({"udp": 15_000}, seconds=5)
-    waiting = watched.learner._waiting["udp"]
+    waiting = watched.learner._quarantine.waiting["udp"]
     assert waiting.last - waiting.since == pytest.approx(waiting.seconds) == pytest.approx(4.0)
 
 
@@ -366,7 +366,7 @@ def test_the_memory_of_learning_is_bounded() -> None:
         watched.second({"udp": 400 if second < 400 else 9_000, "syn": 10})
     learner = watched.learner
     assert len(learner._points) == 30
-    assert len(learner._waiting) <= 1
+    assert len(learner._quarantine.waiting) <= 1
     assert not len(learner._young.rates)
     assert len(learner._pending) < 10
     assert not any(len(point.was.rows) or len(point.was.clients) for point in learner._points)

@@ -21,7 +21,7 @@ from fwtop.analysis.context import AnalysisContext
 from fwtop.analysis.engine.entries import Feature, Group, Hypothesis, Least, Proof, Says, cut, noted
 from fwtop.analysis.severity import ACCEPT, WORKERS
 from fwtop.analysis.spoofing import Spoof
-from fwtop.analysis.window.traffic import TCP, Rows, mix, payload
+from fwtop.analysis.window.traffic import TCP, Rows, host_key, payload
 from fwtop.model.rule import Match
 from fwtop.model.traffic.packets import F64, Connections, Mask, SocketTable
 from fwtop.render.numbers import percent, plural
@@ -276,7 +276,7 @@ def packets_of_sources(group: Group) -> Rows:
         return group.packets.rows
     rows = _to_port(context, held.port)
     some = context.traffic.packets.select(rows)
-    source = mix(some.src_hi, np.where(some.family == 6, np.uint64(0), some.src_lo))
+    source = host_key(some.family, some.src_hi, some.src_lo)
     mine = np.isin(source, held.source) & ~np.isin(flows_of_packets(some), flows_of(held.others))
     return rows[mine & context.unclaimed[rows]]
 

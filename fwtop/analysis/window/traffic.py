@@ -49,6 +49,11 @@ def mix(left: U64, right: U64) -> U64:
         return (value ^ (value >> _MIX_C)) * _MIX_B
 
 
+def host_key(family: U8, hi: U64, lo: U64) -> U64:
+    """Hash each host: its address, of IPv6 the /64 that one may use."""
+    return mix(hi, np.where(family == 6, np.uint64(0), lo))
+
+
 def chances(n: int, seed: int) -> F64:
     """Return n numbers from 0 to 1 that look random, always the same ones for a seed.
 
