@@ -25,7 +25,7 @@ from fwtop.fleet.broker import Broker
 from fwtop.guardian.fleet.record import RECORD, Known
 from fwtop.kernel.namespaces import inside
 from fwtop.kernel.programs import module_argv
-from fwtop.lab.fleet import FleetLab, Member
+from fwtop.lab.fleet import SOURCES, FleetLab, Member
 from fwtop.lab.processes import end
 from fwtop.model import paths
 from fwtop.model.wire import of_json, to_json
@@ -213,6 +213,22 @@ def without_broker(lab: FleetLab) -> Iterator[None]:
     finally:
         lab.start_broker()
         lab.await_watched()
+
+
+def reverts_while(lab: FleetLab, gone: contextlib.AbstractContextManager[None], **options: Any) -> None:
+    """Check that a trial without its servers reverts and this is said, and that what was kept stays."""
+    before = kept(lab, "block", "192.0.2.0/24")
+    run = Run(lab, "block", SOURCES, **options)
+    until(lambda: "trial" in stages(lab))
+    with gone:
+        code, outcome = run.ended()
+        assert code == 1
+        assert "ends on each machine within" in outcome["rollout"]["reason"]
+        code, said, seconds = status(lab)
+        assert (code, "rules in force stay" in said, seconds < SAID) == (1, True, True), said
+        until(lambda: "trial" not in stages(lab), TRIAL + 5)
+        assert rules(lab) == [1, 1]
+    undo(lab, before)
 
 
 def with_code(argv: list[str], code: str) -> list[str]:

@@ -21,6 +21,7 @@ from fleet_lab import (
     kill,
     kill_guardian,
     patched,
+    reverts_while,
     rules,
     small_disk,
     soon,
@@ -57,18 +58,7 @@ def test_it_is_kept_everywhere_and_undone_everywhere(fleet):
 
 
 def test_a_killed_broker_has_a_trial_revert_and_what_is_kept_stays(fleet):
-    before = kept(fleet, "block", "192.0.2.0/24")
-    run = Run(fleet, "block", SOURCES)
-    until(lambda: "trial" in stages(fleet))
-    with without_broker(fleet):
-        code, outcome = run.ended()
-        assert code == 1
-        assert "ends on each machine within" in outcome["rollout"]["reason"]
-        code, said, seconds = status(fleet)
-        assert (code, "rules in force stay" in said, seconds < SAID) == (1, True, True), said
-        until(lambda: "trial" not in stages(fleet), TRIAL + 5)
-        assert rules(fleet) == [1, 1]
-    undo(fleet, before)
+    reverts_while(fleet, without_broker(fleet))
 
 
 @pytest.mark.matrix  # more than a minute; a killed broker is said in the same way

@@ -11,13 +11,13 @@ from collections.abc import Iterator
 import pytest
 from fleet_lab import (
     SAID,
-    TRIAL,
     Run,
     attacked_fleet,
     kept,
     kill_guardian,
     later,
     reboot,
+    reverts_while,
     rules,
     stages,
     start_ahead,
@@ -134,15 +134,4 @@ def cut_off(lab: FleetLab) -> Iterator[None]:
 
 
 def test_a_leader_that_is_cut_off_has_a_trial_revert_and_says_so(fleet):
-    before = kept(fleet, "block", "192.0.2.0/24")
-    run = Run(fleet, "block", SOURCES, measure=30)
-    until(lambda: "trial" in stages(fleet))
-    with cut_off(fleet):
-        code, outcome = run.ended()
-        assert code == 1
-        assert "ends on each machine within" in outcome["rollout"]["reason"]
-        code, said, seconds = status(fleet)
-        assert (code, "rules in force stay" in said, seconds < SAID) == (1, True, True), said
-        until(lambda: "trial" not in stages(fleet), TRIAL + 5)
-        assert rules(fleet) == [1, 1]
-    undo(fleet, before)
+    reverts_while(fleet, cut_off(fleet), measure=30)
