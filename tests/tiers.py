@@ -15,7 +15,7 @@ import pytest
 
 MAY_PASS_ALONE = 75  # the exit status when nothing else failed; scripts/test.sh runs those tests again
 # Kernel tests race the kernel's clock with many at once on few cores. One that is wrong fails alone as well;
-# more than this many are no coincidence.
+# more than this many are no coincidence. What a file's tests share and could not be set up is one failure.
 FEW = 4
 CROWDED = "kernel tests wait for deadlines beside others"
 _PROPERTY = "may pass alone"
@@ -61,8 +61,10 @@ def carry_reasons(items: list[pytest.Item]) -> None:
 
 def failed_beside(reporter: Any) -> dict[str, str]:
     """Return what failed and may run again, with its reason; nothing if anything else failed, or too much."""
-    failed = [*reporter.stats.get("failed", ()), *reporter.stats.get("error", ())]
+    failed, errors = (reporter.stats.get(key, []) for key in ("failed", "error"))
     reasons = {
-        report.nodeid: dict(getattr(report, "user_properties", ())).get(_PROPERTY) for report in failed
+        report.nodeid: dict(getattr(report, "user_properties", ())).get(_PROPERTY)
+        for report in (*failed, *errors)
     }
-    return {} if None in reasons.values() or len(reasons) > FEW else reasons
+    failures = {report.nodeid for report in failed} | {report.location[0] for report in errors}
+    return {} if None in reasons.values() or len(failures) > FEW else reasons

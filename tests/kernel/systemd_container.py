@@ -16,6 +16,13 @@ import pytest
 from fwtop.model.paths import ROOT
 
 _SECONDS = 240  # for all of it, on a busy machine
+# For scripts: wait for what comes true, and end with the journal if it does not.
+SOON = """\
+soon() {
+  for _ in $(seq 300); do "$@" && return; sleep 0.2; done
+  echo "never: $*"; journalctl -n 40 -o cat; exit 1
+}
+"""
 _CLONE = "/srv/fwtop-clone"  # in the container: the unit sees neither /tmp nor anybody's home
 # Of containers that share a cgroup, each systemd sees and kills the processes of the others' units.
 _CONTAINER = """\
@@ -78,11 +85,15 @@ def told_by(folder: Path, script: str, binds: Mapping[Path, str]) -> dict[str, s
             argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=_SECONDS, text=True, check=False
         )
     except subprocess.TimeoutExpired:
-        told = file.read_text() if file.exists() else ""
-        pytest.fail(f"the container did not end within {_SECONDS} s; it told:\n{told}")
+        told = file.read_text() if file.exists() else "nothing"
+        pytest.fail(f"the container did not end within {_SECONDS} s; it told:\n{told}", pytrace=False)
     finally:
         for path in cgroups:
             subprocess.run(["find", path, "-depth", "-type", "d", "-exec", "rmdir", "{}", ";"], check=False)
     if not file.exists():
         pytest.skip(f"systemd-nspawn boots no container here: {(done.stderr or done.stdout)[-300:]}")
-    return dict(line.split(": ", 1) for line in file.read_text().splitlines() if ": " in line)
+    text = file.read_text()
+    facts = dict(line.split(": ", 1) for line in text.splitlines() if ": " in line)
+    if "never" in facts:
+        pytest.fail(f"one thing never happened, and the journal's end follows:\n{text}", pytrace=False)
+    return facts

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from systemd_container import told_by
+from systemd_container import SOON, told_by
 
 from fwtop.model.paths import ROOT
 
@@ -16,10 +16,12 @@ main() { systemctl show $1 --property=MainPID --value; }
 ssh-keygen -q -t ed25519 -N '' -f /root/key
 fwtop fleet init prod --listen 127.0.0.1 --signer /root/key.pub >/root/init 2>&1
 say init "$(tail -n 1 /root/init)"
-until token=$(fwtop fleet token --machines 1); do sleep 0.2; done
+token() { token=$(fwtop fleet token --machines 1); }
+soon token
 say server "$(systemctl is-active fwtop-broker) $(ps -o user= $(main fwtop-broker))"
 fwtop fleet join tls://127.0.0.1:4222 $token --name web-1 --labels web >/root/join 2>&1 &
-until fwtop fleet nodes | grep -q waits; do sleep 0.2; done
+waits() { fwtop fleet nodes | grep -q waits; }
+soon waits
 say admitted "$(fwtop fleet nodes --approve | head -n 1)"
 wait
 say joined "$(grep "is a machine of" /root/join)"
@@ -27,16 +29,18 @@ node=$(main fwtop-fleet)
 say node "$(systemctl is-active fwtop-fleet) $(ps -o user= $node)"
 say rights "$(grep CapEff /proc/$node/status | tr -d '\\t')"
 say filter "$(grep Seccomp: /proc/$node/status | tr -d '\\t')"
-until fwtop fleet nodes >/dev/null && fwtop fleet status | grep -q '^web-1'; do sleep 0.2; done
+listed() { fwtop fleet nodes >/dev/null && fwtop fleet status | grep -q '^web-1'; }
+soon listed
 block() { fwtop fleet block $1 --on web --everywhere --yes --measure 1s --key /root/key 2>&1 | tail -n 1; }
 say kept "$(block 192.0.2.0/24)"
 kill -9 $node
-until [ "$(main fwtop-fleet)" != $node ] && systemctl is-active --quiet fwtop-fleet; do sleep 0.2; done
+restarted() { [ "$(main fwtop-fleet)" != $node ] && systemctl is-active --quiet fwtop-fleet; }
+soon restarted
 say rules "$(fwtop status 2>&1 | grep -c 192.0.2.0)"
 systemctl stop fwtop-broker
 say gone "$(fwtop fleet status 2>&1 | tail -n 1)"
 systemctl start fwtop-broker
-until fwtop fleet status | grep -q '^web-1'; do sleep 0.2; done
+soon listed
 say again "$(block 198.51.100.0/24)"
 say left "$(fwtop fleet leave 2>&1 | tail -n 1)"
 say units "$(systemctl is-active fwtop-fleet) $(systemctl is-enabled fwtop-fleet fwtop-broker | tr '\\n' ' ')"
@@ -54,7 +58,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
             for name in ("fwtop-broker.service", "fwtop-fleet.service")
         },
     }
-    return told_by(tmp_path_factory.mktemp("systemd"), _SCRIPT, binds)
+    return told_by(tmp_path_factory.mktemp("systemd"), SOON + _SCRIPT, binds)
 
 
 def test_init_and_join_start_units_without_rights(told: dict[str, str]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from systemd_container import told_by
+from systemd_container import SOON, told_by
 
 from fwtop.model.paths import ROOT, SERVICE_UNIT
 
@@ -24,9 +24,11 @@ say filter "$(grep Seccomp: /proc/$first/status | tr -d '\\t')"
 say guardians "$(systemctl list-units --plain --no-legend 'fwtop-guardian-*' | wc -l)"
 fwtop block 192.0.2.7 --yes >/dev/null 2>&1
 kill -9 $first
-until [ "$(main)" != $first ] && systemctl is-active --quiet fwtop; do sleep 0.2; done
+again() { [ "$(main)" != $first ] && systemctl is-active --quiet fwtop; }
+soon again
 say killed "$(fwtop service 2>&1)"
-until gap="$(fwtop report --format md -o - | grep 'nothing was recorded in the')"; do sleep 0.2; done
+gap() { gap="$(fwtop report --format md -o - | grep 'nothing was recorded in the')"; }
+soon gap
 say gap "$gap"
 say disabled "$(fwtop service disable 2>&1)"
 say rules "$(fwtop status 2>&1 | grep -c 192.0.2.7)"
@@ -59,7 +61,8 @@ say again "$(changed)"
 leave
 say more "$(changed)"
 systemctl start fwtop-overdue.timer
-for _ in $(seq 400); do [ "$(changed)" = 30 ] && break; sleep 0.2; done
+given_back() { [ "$(changed)" = 30 ]; }
+soon given_back
 say timer "$(changed)"
 """
 
@@ -73,7 +76,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     binds = {folder / "options": "/etc/default/fwtop", files / "fwtop.service": str(SERVICE_UNIT)}
     for name in ("fwtop-overdue.service", "fwtop-overdue.timer", "fwtop-api.socket", "fwtop-api.service"):
         binds[files / name] = f"/etc/systemd/system/{name}"
-    return told_by(folder, _SCRIPT, binds)
+    return told_by(folder, SOON + _SCRIPT, binds)
 
 
 def test_it_is_off_until_it_is_enabled_and_then_records(told: dict[str, str]) -> None:

@@ -33,6 +33,12 @@ CROWD = """
 @pytest.mark.parametrize("number", range({}))
 def test_late(number): assert False
 """
+SHARED = """
+@pytest.fixture(scope="module")
+def container(): assert False
+@pytest.fixture(autouse=True)
+def _booted(container): pass
+"""
 
 
 def test_each_value_of_each_parameter_is_in_some_case() -> None:
@@ -78,8 +84,9 @@ def test_the_other_cases_are_the_matrix_s(tmp_path: Path) -> None:
         (CROWD.format(FEW), MAY_PASS_ALONE),
         (CROWD.format(FEW + 1), pytest.ExitCode.TESTS_FAILED),
         (CROWD.format(1) + OTHER, pytest.ExitCode.TESTS_FAILED),
+        (SHARED + CROWD.format(FEW + 1), MAY_PASS_ALONE),
     ],
-    ids=["few", "many", "one beside another"],
+    ids=["few", "many", "one beside another", "many without the one thing that they share"],
 )
 def test_a_few_kernel_tests_may_run_again_and_nothing_else(tmp_path: Path, text: str, status: int) -> None:
     done = run(tmp_path, text)
