@@ -201,6 +201,18 @@ def test_what_has_paused_makes_room_for_what_another_firewall_stops() -> None:
     assert made.listed[0].key == "gre"
 
 
+def test_what_a_rule_stops_makes_room_at_once_for_the_next_attack() -> None:
+    """It was out of the way since long: 1 stayed against it for 2.5 s of the second attack."""
+    held = replace(ATTACK, mine_share=1.0, other_share=0.0, kernel_share=0.0)
+    second = replace(ATTACK, id=900, letter="Z", mine_share=0.0, other_share=0.0, kernel_share=0.0)
+    new = replace(BEST, key="new", incident=900, rule=replace(RULE, match=Match(protocol=47)))
+    made = ProposalList()
+    for at in (0.0, 5.0):
+        made.take(judged(BEST, attacks=(held,)), 0, at)
+    made.take(judged(new, BEST, attacks=(second, held)), 0, 10.0)
+    assert made.listed[0].key == "new"
+
+
 def test_one_that_would_cut_clients_loses_its_place_at_once_to_one_that_would_not() -> None:
     clean = replace(BEST, key="clean", collateral_share=0.0)
     cuts = replace(BEST, key="cuts", collateral_share=0.12, rule=replace(RULE, match=Match(protocol=6)))

@@ -186,9 +186,12 @@ class ProposalList:
 
     def _ways(self, snapshot: Snapshot, scope: int, now: float) -> Mapping[int, str]:
         """Return which incidents stand aside, and why; those listed only after a while."""
-        ways = _out_of_the_way(snapshot, scope)
-        new = -math.inf
-        self._since = {one: self._since.get(one, now if one in self._letters else new) for one in ways}
+        ways, new = _out_of_the_way(snapshot, scope), -math.inf
+        # Also while nothing else is on: the next attack's proposals have the first numbers at once
+        still = {one.id for one in snapshot.judgement.attacks if not _reaches(snapshot, one)}
+        self._since = {
+            one: self._since.get(one, now if one in self._letters else new) for one in still.union(ways)
+        }
         ways = {
             one: way
             for one, way in ways.items()
@@ -252,23 +255,26 @@ class ProposalList:
 def _out_of_the_way(snapshot: Snapshot, scope: int) -> Mapping[int, str]:
     """Return which incidents' proposals stand aside, and why: there is another that matters more now."""
     attacks = snapshot.judgement.attacks
-    known, is_capture = flow_of(snapshot) is not None, snapshot.origin.kind == "capture"
-
-    def is_on(one: Incident) -> bool:
-        return one.is_on or (is_capture and one.ended is not None)  # of a whole capture all have ended
-
-    def reaches(one: Incident) -> bool:
-        return is_on(one) and (not known or one.reaching_share >= NOTICED)
-
+    on = {one.id for one in attacks if _is_on(snapshot, one)}
+    reaching = {one.id for one in attacks if _reaches(snapshot, one)}
     inside = [one for one in attacks if scope in (0, one.id)]
     ways = {one.id: OTHERS for one in attacks if one not in inside}
     floods = [one for one in inside if one.kind != FULL_TABLE]
-    if any(map(reaches, floods)):
-        ways |= {one.id: STOPPED if is_on(one) else PAUSED for one in floods if not reaches(one)}
+    if any(one.id in reaching for one in floods):
+        ways |= {one.id: STOPPED if one.id in on else PAUSED for one in floods if one.id not in reaching}
     elif any(
-        is_on(one) and one.mine_share < ENOUGH for one in floods
+        one.id in on and one.mine_share < ENOUGH for one in floods
     ):  # others stop it, a rule may be worth it
-        ways |= {one.id: PAUSED for one in floods if not is_on(one)}
-    if any(reaches(one) and one.severity.is_harmful for one in floods):  # leftovers wait
+        ways |= {one.id: PAUSED for one in floods if one.id not in on}
+    if any(one.id in reaching and one.severity.is_harmful for one in floods):  # leftovers wait
         ways |= {one.id: LESSER for one in floods if not one.severity.is_harmful and one.id not in ways}
     return ways
+
+
+def _is_on(snapshot: Snapshot, one: Incident) -> bool:
+    return one.is_on or (snapshot.origin.kind == "capture" and one.ended is not None)  # all of it is over
+
+
+def _reaches(snapshot: Snapshot, one: Incident) -> bool:
+    """Whether an attack goes on and reaches services, as far as that is known."""
+    return _is_on(snapshot, one) and (flow_of(snapshot) is None or one.reaching_share >= NOTICED)
