@@ -75,10 +75,15 @@ class Verdict(Struct, frozen=True):
 
 def verdict_of(snapshot: Snapshot, now: float) -> Verdict:
     """Judge the snapshot; drops of rules that have ended don't protect any more, nor do they harm."""
-    verdict, active = _of_attacks(snapshot, now), active_rules(snapshot)
-    losses = [loss for loss in snapshot.losses if loss.is_harm and loss.rule in active]
-    worst = max(losses, key=lambda loss: loss.sure, default=None)
+    verdict, worst = _of_attacks(snapshot, now), worst_loss(snapshot)
     return replace(verdict, badge=Badge.HARM, loss=worst) if worst is not None else verdict
+
+
+def worst_loss(snapshot: Snapshot) -> ClientLoss | None:
+    """Return what the rule in force that harms clients most costs them; None if none does."""
+    active = active_rules(snapshot)
+    losses = (loss for loss in snapshot.losses if loss.is_harm and loss.rule in active)
+    return max(losses, key=lambda loss: loss.sure, default=None)
 
 
 def _of_attacks(snapshot: Snapshot, now: float) -> Verdict:

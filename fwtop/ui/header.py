@@ -395,8 +395,10 @@ def _forms(snapshot: Snapshot, flow: Flow, before: Clients | None, *, attack: bo
     arrives: Line = [(f"arrives {number(flow.arrives)} pps", STRONG)]
     bare: Line = [(f"arrives {number(flow.arrives)}", STRONG)]
     sized: Line = [*arrives, (f" {bits(flow.bps)}", TEXT)]
+    verdict = verdict_of(snapshot, 0.0)
+    harms = verdict.loss is not None
     every = [
-        ("my rules", flow.mine, GOOD),
+        ("my rules", flow.mine, BAD if harms else GOOD),
         ("other firewall", flow.other, ELSEWHERE),
         ("kernel", flow.kernel - flow.lost, DIM),
     ]
@@ -406,9 +408,8 @@ def _forms(snapshot: Snapshot, flow: Flow, before: Clients | None, *, attack: bo
     if abs(flow.unaccounted) >= max(trace, _LEAST_PPS):
         every.append(("unaccounted", flow.unaccounted, WARN))
     drops = [part for part in every if abs(part[1]) >= _LEAST_PPS]
-    verdict = verdict_of(snapshot, 0.0)
     is_reached = attack and verdict.badge is not Badge.KERNEL and verdict.stopped < STOPPED
-    reached = flow.reaches, BAD if is_reached else GOOD
+    reached = flow.reaches, BAD if is_reached else TEXT if harms else GOOD
     reaches, reach = (_part(name, *reached) for name in ("REACHES YOU", "REACHES"))
     whole, some = [_part(*part) for part in every], [_part(*part) for part in drops]
     mine = some if drops[:1] == every[:1] else [whole[0], *some]

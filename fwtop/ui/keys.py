@@ -200,7 +200,7 @@ ACTIONS = (
     _tabs("previous_tab", "[", "", ("tabs.turn", -1)),
     _look("unscope", "0", "show all attacks again", when="scope"),
     _tabs("view", "v", "traffic by source, destination, port, payload, signature", footer="view",
-          takes="view"),
+          takes="view", when="views"),
     _look("open", "Enter", "preview a proposal, look at one attack; into a row, Esc back", footer="open",
           when="row"),
     _look("details", "r", "details of the selected row, bytes as hex", when="row"),

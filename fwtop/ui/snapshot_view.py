@@ -314,6 +314,7 @@ class SnapshotView:
         has = {
             "row": tabs.panel.current() is not None,
             "panels": len(tabs.reachable()) > 1,
+            "views": bool(tabs.viewed()),
             "packet": tabs.packet_panel.current() is not None,
             "attack": bool(shot.judgement.attacks),
             "trial": any(one.rule.id not in harmful for one in pending(shot.mitigations)),

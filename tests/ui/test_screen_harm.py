@@ -22,11 +22,12 @@ from fwtop.ui.attention import BELL, Attention
 from fwtop.ui.format import about
 from fwtop.ui.header import HeaderState, header_lines
 from fwtop.ui.keys import KEY_MAP
+from fwtop.ui.lists.attacks import ATTACK_VIEW
 from fwtop.ui.lists.history import History
 from fwtop.ui.lists.numbers import ProposalList
 from fwtop.ui.lists.rows import Fold
 from fwtop.ui.lists.stages import conntrack_figures
-from fwtop.ui.lists.table import CellContext
+from fwtop.ui.lists.table import CellContext, columns_now, fit_columns, row_lines
 from fwtop.ui.lists.traffic import _dropped
 from fwtop.ui.style import DIM, ELSEWHERE, GOOD
 
@@ -51,6 +52,17 @@ def test_harm_beats_every_other_verdict(shown: Snapshot) -> None:
     assert "keep" not in line
     told = observation_json(harm(shown))["verdict"]
     assert (told["state"], told["harm"]["sure"]) == ("harm", 0.97)
+
+
+def test_what_a_harmful_rule_drops_is_not_green() -> None:
+    for shown, is_green in ((protected(), True), (harm(protected()), False)):
+        rates = header_lines(shown, History(), HeaderState(NOW), 120)[2]
+        attacks = columns_now(ATTACK_VIEW, shown.judgement.attacks, CellContext(NOW, snapshot=shown), 120)
+        line = row_lines(
+            fit_columns(attacks, 120), shown.judgement.attacks[0], CellContext(NOW, snapshot=shown)
+        )
+        for spans in (rates, *line):
+            assert any(style == GOOD for _, style in spans) is is_green
 
 
 async def test_what_does_harm_is_not_offered_to_be_kept() -> None:

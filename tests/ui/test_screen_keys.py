@@ -664,6 +664,29 @@ async def test_every_key_that_the_screen_names_is_bound_there(
                 assert not refused, f"{row.name} is named on {tab.name}, where it says why it does nothing"
 
 
+@pytest.mark.parametrize("size", [SMALL, (120, 40), LARGE])
+@pytest.mark.parametrize("scene", ["calm", "vectors"])
+async def test_where_a_view_is_offered_its_key_turns_one_of_this_tab(
+    scene: str, size: tuple[int, int]
+) -> None:
+    offered = set()
+    async with running(SCENES[scene](), size) as run:
+        tabs = run.app.main.tabs
+        for tab in TABS:
+            tabs.show(tab.name)
+            await run.settle()
+            if not any(row.name == "view" for row in KEY_MAP.footer(250, run.app.main.view.here())):
+                continue
+            offered.add(tab.name)
+            before = {name: panel.view.name for name, panel in tabs.panels.items()}
+            await run.press("v")
+            assert tabs.shown is tab
+            assert [name for name, panel in tabs.panels.items() if panel.view.name != before[name]] == [
+                tabs.focused
+            ]
+    assert offered - {"overview"} == {"traffic", "trends"}
+
+
 _ASKED = re.compile(r"(?:[Pp]ress|[Kk]ey|[Kk]eys) `([^`]{1,8})`")
 _LITERAL = re.compile(
     r"(?<![\w{'%])([A-Za-z*+]|Ctrl\+\w) "

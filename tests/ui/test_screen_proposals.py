@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from types import SimpleNamespace
 from typing import cast
 
@@ -217,6 +218,16 @@ async def test_a_set_speaks_of_its_rules_in_the_plural() -> None:
         assert "2 rules are removed after 30 s unless you press y" in run.text()
         await run.press("tab")
         assert "Commands" in run.text()
+
+
+async def test_a_set_lists_its_rules_by_the_letters_of_their_attacks() -> None:
+    shot = SCENES["spoofed"]()
+    turned = tuple(
+        replace(one, letter=letter) for one, letter in zip(shot.judgement.attacks, "BA", strict=True)
+    )
+    async with running(replace(shot, judgement=replace(shot.judgement, attacks=turned)), (120, 40)) as run:
+        await run.press("A")
+        assert re.findall(r"│ ([AB])  ", run.text()) == ["A", "B"]
 
 
 @pytest.mark.one_each("0")

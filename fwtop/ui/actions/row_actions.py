@@ -110,7 +110,7 @@ class RowActions:
             self._desk.say(gone if key is not None else f"there is no proposal {number}")
 
     def protect(self) -> None:
-        """Preview the best rule against each attack as one set."""
+        """Preview the best rule against each attack as one set, in the order of their letters."""
         if self._is_behind():
             return
         if obstacle := self._rules.obstacle():
@@ -125,7 +125,7 @@ class RowActions:
                 rule = rule_from_proposal(proposal, self._desk.now())
                 best.setdefault(proposal.incident, (rule, letters.get(proposal.incident, "")))
         if best:
-            self._rules.preview(*best.values())
+            self._rules.preview(*sorted(best.values(), key=lambda one: one[1]))
         else:
             self._desk.say("there is no proposal that drops packets")
 

@@ -208,13 +208,17 @@ class TabActions:
         self.focus(names[(names.index(self.focused) + delta) % len(names)])
         self._desk.say_if_empty()
 
+    def viewed(self) -> str:
+        """Return the panel of this tab that has several views, the present one first; "" if there is none."""
+        names = (self.focused, *self.reachable())
+        return next((name for name in names if len(self.panels[name].spec.views) > 1), "")
+
     def view(self, name: str = "") -> None:
         """Change how the traffic is listed, or show a view of the present panel."""
         if name:
             self.panel.show_view(name)
             return
-        if len(self.panel.spec.views) == 1:
-            self.focus("sources" if "sources" in self.shown.panels else TAB["traffic"].panels[0])
+        self.focus(self.viewed() or "sources")
         self.panel.next_view()
         self._desk.say_if_empty()
 

@@ -15,6 +15,7 @@ from fwtop.model.traffic.session import FULL_TABLE, NOTICED, STOPPED
 from fwtop.model.traffic.severity import Resource
 from fwtop.model.traffic.snapshot import Incident, Proposal, Snapshot
 from fwtop.render.rows.defence import ATTACK, holding, taken
+from fwtop.render.verdict import worst_loss
 from fwtop.rules.kinds import of
 from fwtop.ui.format import about, duration, number, percent, shortened, wrap
 from fwtop.ui.keys import KEY_MAP
@@ -137,7 +138,8 @@ def _reaches(item: Incident, context: CellContext, _: int) -> Line:
         return []
     share = item.reaching_share
     mine, on_purpose = item.mine_share, item.mine_share + item.other_share
-    stopped: Line = [(" ✔", GOOD if mine >= NOTICED else TEXT)] if on_purpose >= STOPPED else []
+    is_good = mine >= NOTICED and worst_loss(context.snapshot) is None
+    stopped: Line = [(" ✔", GOOD if is_good else TEXT)] if on_purpose >= STOPPED else []
     return [(percent(share), BAD), (" ✖", BAD)] if share >= NOTICED else [(percent(share), TEXT), *stopped]
 
 
@@ -149,6 +151,10 @@ def _age(item: Incident, context: CellContext, _: int) -> Line:
 
 def _dropped(share: float, style: Style, context: CellContext) -> Line:
     return [(percent(share), style if share >= NOTICED else DIM)] if context.is_live else []
+
+
+def _mine(item: Incident, context: CellContext, _: int) -> Line:
+    return _dropped(item.mine_share, GOOD if worst_loss(context.snapshot) is None else BAD, context)
 
 
 def _of_packets(cell: Cell) -> Cell:
@@ -177,7 +183,7 @@ _PACKETS: dict[str, Cell] = {
 }
 _RATES: dict[str, Cell] = {
     "bps": lambda item, *_: [(number(item.bps), TEXT)] if item.bps > 0 else [("–", DIM)],
-    "mine_share": lambda item, context, _: _dropped(item.mine_share, GOOD, context),
+    "mine_share": _mine,
     "other_share": lambda item, context, _: _dropped(item.other_share, ELSEWHERE, context),
 }
 _CELLS: dict[str, Cell] = {
