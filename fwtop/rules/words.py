@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from msgspec.structs import replace
@@ -15,6 +16,7 @@ from fwtop.rules.fields import Field
 from fwtop.rules.kinds import of, rate_text
 
 _TEXTUAL = 0.75  # share of printable bytes from which a payload is shown as text
+_WORD = re.compile(rb"[ -~]{6}")  # by chance one in 50 payloads of 16 bytes holds so many in a row
 _MAX_PAYLOAD_CHARACTERS = 40
 _BRIEF = 15  # characters of a payload in a line of a list
 _BEGINS = {Mode.DROP: "", Mode.COUNT: "count only: ", Mode.OFF: "off: "}  # of a summary
@@ -156,7 +158,8 @@ def bytes_text(wanted: PayloadMatch, most: int = _MAX_PAYLOAD_CHARACTERS) -> str
         asked = f" type {type_text(int.from_bytes(rest, 'big'))}" if len(rest) == 2 else ""
         return f"“{_cut(wanted.dns_name, most)}”{asked}"
     data = wanted.data
-    if wanted.mask is None and sum(0x20 <= byte < 0x7F for byte in data) >= _TEXTUAL * len(data):
+    printable = sum(0x20 <= byte < 0x7F for byte in data)
+    if wanted.mask is None and (printable >= _TEXTUAL * len(data) or _WORD.search(data)):
         return f"“{_cut(payload_text(data), most)}”"
     mask = wanted.mask or b"\xff" * len(data)
     hexed = [

@@ -109,6 +109,7 @@ def calm() -> Snapshot:
         replace(port, share=share(part, pps=840, error=0.02))
         for port, part in zip(ports()[2:], (0.7, 0.2, 0.05, 0.01), strict=True)
     )
+    bytes_ = tuple(replace(item, share=share(item.share.share, pps=840)) for item in payloads()[2:])
     tables = replace(
         base.tables,
         totals=Totals(2520, 1_890_000, 840.0, 5_040_000.0, 2510, 4),
@@ -116,12 +117,12 @@ def calm() -> Snapshot:
         ledger=(LedgerRow("delivered", "to a socket", 2516, 838.7), LedgerRow("ip", "NO_SOCKET", 4, 1.3)),
         sources=Sources(quiet, quiet[:3], networks(), countries()),
         ports=served,
-        payloads=payloads()[2:],
+        payloads=bytes_,
     )
     return replace(
         base,
         tables=tables,
-        judgement=Judgement(payloads=payloads()[2:], normal_pps=(500.0, 900.0), services=services()),
+        judgement=Judgement(payloads=bytes_, normal_pps=(500.0, 900.0), services=services()),
         wants=(ALLOW, ALARMS),
         conntrack=conntrack(0.01, new_per_s=15.2),
         softirq_share=0.02,

@@ -7,7 +7,7 @@ from string import ascii_uppercase
 from msgspec.structs import replace
 
 from fwtop.model.addresses.address import Prefix
-from fwtop.model.rule import Kind, Match, PayloadMatch, Rule
+from fwtop.model.rule import Kind, Match, PayloadMatch, RateLimit, Rule
 from fwtop.model.text import payload_text
 from fwtop.model.traffic.counters import ConntrackSample
 from fwtop.model.traffic.snapshot import Incident, LedgerRow, Payload, Port, Proposal, Share, Snapshot, Source
@@ -205,7 +205,12 @@ def proposals() -> tuple[Proposal, ...]:
             180.0,
             (),
             "fwtop limit --proto udp --dport 27015 --per 24 --rate 1000/s",
-            replace(block_rule(), kind=Kind.HASHLIMIT),
+            replace(
+                block_rule(),
+                kind=Kind.HASHLIMIT,
+                match=Match(protocol=17, dport=27015),
+                limit=RateLimit(1000, 1000, 24, 56),
+            ),
             attack="UDP flood",
             stopped_pps=218_000.0,
         ),
