@@ -9,7 +9,8 @@ from msgspec.structs import replace
 from screen_factory import provisional, snapshot
 from screen_fakes import FakeControls, FakeFeed
 from screen_parts import NOW, few_addresses
-from screen_run import Run, running
+from screen_run import SMALL, Run, running
+from screen_vectors import vectors
 
 from fwtop.model.errors import FwtopError
 from fwtop.model.harm import ClientHarm
@@ -28,6 +29,16 @@ def applied(run: Run) -> list[tuple[Rule, bool]]:
     return [value for verb, value in run.feed.controls.calls if verb == "apply"]  # type: ignore[misc]
 
 
+async def test_a_set_says_in_80_columns_what_enter_does_and_a_question_leaves_no_slivers() -> None:
+    async with running(vectors(snapshot()), SMALL) as run:
+        await run.press("A")
+        assert "Cancel    Enter chooses  Tab commands  c counts only  Esc" in run.text()
+        await run.press("escape", "u")
+        frame = [line for line in run.lines() if line.startswith(("╭", "│", "├", "╰"))]
+        assert frame
+        assert {len(line.rstrip()) for line in frame} == {80}
+
+
 async def test_block_install_confirm() -> None:
     async with running(snapshot(), at="sources") as run:
         await run.press("down", "b")
@@ -42,7 +53,7 @@ async def test_block_install_confirm() -> None:
         assert "1 of 460 HTTPS clients" in shown
         command = "ipset add fwtop-4 203.0.113.1 timeout 32"
         assert command not in shown
-        assert "Tab commands (" in shown
+        assert "Enter chooses  Tab commands" in shown
         await run.press("tab")
         assert command in run.text()
         await run.press("enter")

@@ -149,6 +149,7 @@ async def test_a_confirmed_rule_is_changed_in_place_and_on_trial() -> None:
     async with running(one_confirmed(rule)) as run:
         await run.press("m", "c")
         assert "exactly this: change something first" in run.text()
+        assert "Refused" not in run.text(), "nobody did: nothing was asked for yet"
         await run.press("up", "up", "up", "up", *"500/s", "enter", "enter")
         shown = " ".join(run.text().split())
         assert "rule 5 keeps its counters, and is as before after 30 s unless you press y" in shown

@@ -171,7 +171,7 @@ class Dialog(Guarded, ModalScreen[Result], inherit_bindings=False):
 
     def _width(self) -> int:
         columns = self.app.size[0]
-        return self.WIDTH if columns >= self.WIDTH + 6 else columns  # no slivers beside it
+        return self.WIDTH if columns >= self.WIDTH + 12 else columns  # no slivers beside it
 
     def _parts(self) -> tuple[list[Line], list[Line]]:
         inner = self._width() - 4
@@ -206,7 +206,7 @@ def hints(*texts: str, indent: int = 0) -> Line:
     for place, text in enumerate(texts):
         key, _, does = text.partition(" ")
         gap = "" if place == len(texts) - 1 else "  "
-        line += [(key if line else " " * indent + key, TITLE), (f" {does}{gap}", DIM)]
+        line += [(key if line else " " * indent + key, TITLE), (f"{f' {does}'.rstrip()}{gap}", DIM)]
     return line
 
 

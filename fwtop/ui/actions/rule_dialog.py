@@ -412,9 +412,9 @@ class RuleDialog(Dialog[Decision | None], inherit_bindings=False):
         lines: list[Line] = []
         refusal = self.refusal
         if refusal and not self._controls.readonly:
-            refused = not self._is_set and refusal != self._first.left_out
-            words = f"{'Refused: ' if refused else ''}{safe_text(refusal, limit=1000)}"
-            lines += paragraph(words, width, WARN if self._is_set else BAD)
+            others = () if self._is_set else (self._first.plan.refused, self._first.left_out)
+            words = f"{'Refused: ' if refusal in others[:1] else ''}{safe_text(refusal, limit=1000)}"
+            lines += paragraph(words, width, BAD if refusal in others else WARN)
         lines += self._does(width)
         if self._is_set:
             return [*lines, *(sum_lines(self.parts, self.whole) if self.rules else [])]
@@ -435,15 +435,17 @@ class RuleDialog(Dialog[Decision | None], inherit_bindings=False):
     def foot(self, width: int, room: int) -> list[Line]:
         """Write the fields, what happens next and the buttons; the fields collapse where room is short."""
         end = self._outlook(width)
-        many = f" ({len(self._plan)})" if self._plan else ""
-        tab = "Tab moves" if self.marked in self.editor.names else f"Tab commands{many}"
+        moves, number = self.marked in self.editor.names, len(self._plan)
+        tab = "Tab moves" if moves else "Tab commands"
+        many = f"{tab} ({number})" if number and not moves else tab
         count = f"c {'drops' if self.rule.counts_only else 'counts only'}"
-        for enter, escape, indent in (
-            ("Enter chooses", "Esc cancels", 5),
-            ("Enter chooses", "Esc", 3),
-            ("Enter", "Esc", 3),
+        for enter, tabs, escape, indent in (
+            ("Enter chooses", many, "Esc cancels", 5),
+            ("Enter chooses", many, "Esc", 3),
+            ("Enter chooses", tab, "Esc", 3),
+            ("Enter", tab, "Esc", 3),
         ):
-            buttons = [[*self._buttons(), *hints(enter, tab, count, escape, indent=indent)]]
+            buttons = [[*self._buttons(), *hints(enter, tabs, count, escape, indent=indent)]]
             if width_of(buttons[0]) <= width:
                 break
         if not self.editor.names:
