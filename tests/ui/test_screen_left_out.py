@@ -45,6 +45,7 @@ async def test_the_empty_rank_says_why() -> None:
 async def test_columns_without_any_figure_are_left_out() -> None:
     async with running(snapshot(), LARGE) as run:
         assert "CPU/pkt" not in run.text(), "not measured"
+        assert "ns a packet" not in run.text()
         assert "trend 5m" not in run.text(), "less than a minute"
         assert "±95 %" not in run.text(), "on the Overview"
         assert "rules ready" not in run.text()
@@ -54,6 +55,7 @@ async def test_columns_without_any_figure_are_left_out() -> None:
     measured = replace(snapshot().judgement, proposals=tuple(proposals))
     async with running(snapshot(judgement=measured), LARGE) as run:
         assert "CPU/pkt" in run.text()
+        assert "410 ns a packet" in run.text()
 
 
 @pytest.mark.parametrize("size", [SMALL, (120, 40), LARGE])

@@ -81,10 +81,10 @@ def _reasons(item: Proposal | Fold, context: CellContext, room: int) -> list[Lin
         told += [part for part in why.removesuffix(")").split("; ") if part not in known]
     else:
         told.append(said.partition(": ")[2])
-    if item.cost_ns is not None:
-        told.append(f"{'' if item.cost_measured else '~'}{nanoseconds(item.cost_ns)} a packet")
+    if item.cost_ns is not None and item.cost_measured:
+        told.append(f"{nanoseconds(item.cost_ns)} a packet")
     text = " · ".join(part for part in told if part)
-    rows = wrap(text, room)
+    rows = wrap(text, room) if text else []
     if len(rows) > _DETAILS:
         rows = [*rows[: _DETAILS - 1], f"{rows[_DETAILS - 1][: room - 1]}…"]
     return [[(row, DIM)] for row in rows]
