@@ -255,7 +255,8 @@ def trial(seconds_left: float = 21.0) -> Snapshot:
         for part, layer, reason, by in rows
     )
     more = tuple(
-        replace(one, attack_share=max(one.attack_share, 0.997), already_share=0.992) for one in offers
+        replace(one, attack_share=max(one.attack_share, 0.997), already_share=0.992) if one.rule else one
+        for one in offers
     )
     return with_fates(
         replace(

@@ -217,8 +217,8 @@ def proposals() -> tuple[Proposal, ...]:
         Proposal(
             4,
             "upstream",
-            "call upstream: the link itself is full",
-            1.0,
+            "call the provider: the link is full (97.0 % of 1 Gbit/s)",
+            0.0,
             0.0,
             (),
             None,

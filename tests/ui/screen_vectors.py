@@ -71,8 +71,8 @@ AMPLIFICATION = attack(
 
 
 def _upstream(number: int) -> Proposal:
-    summary = "call upstream: the link itself is full"
-    return Proposal(number, "upstream", summary, 1.0, 0.0, attack=AMPLIFICATION.title)
+    summary = "call the provider: the link is full (97.0 % of 1 Gbit/s)"
+    return Proposal(number, "upstream", summary, 0.0, 0.0, attack=AMPLIFICATION.title)
 
 
 def syn_proposals() -> tuple[Proposal, ...]:

@@ -124,4 +124,4 @@ async def test_a_row_is_copied_through_the_terminal(panel: str, text: str) -> No
 def test_what_is_copied_of_a_proposal_is_its_command() -> None:
     offers = snapshot().judgement.proposals
     assert copied(offers[1]) == "fwtop block 203.0.113.0/24"
-    assert copied(offers[3]) == "call upstream: the link itself is full"
+    assert copied(offers[3]) == "call the provider: the link is full (97.0 % of 1 Gbit/s)"
