@@ -14,12 +14,12 @@ from msgspec import Struct
 
 from fwtop.analysis.context import ANY, AnalysisContext, Finding
 from fwtop.analysis.proposals.matching import match_rows
-from fwtop.analysis.window.counting import marked
+from fwtop.analysis.window.counting import among, marked
 from fwtop.analysis.window.features import Features
-from fwtop.analysis.window.traffic import Rows, Traffic, weighted_top
+from fwtop.analysis.window.traffic import Rows, Traffic, host_key, weighted_top
 from fwtop.model.addresses.address import format_address
 from fwtop.model.rule import Match
-from fwtop.model.traffic.packets import Interval
+from fwtop.model.traffic.packets import U64, Interval
 from fwtop.model.traffic.protocols import NAMES
 
 _ARP = 0x0806  # ethertype
@@ -62,13 +62,20 @@ def pps_of(context: AnalysisContext, finding: Finding) -> float:
     return finding.pps if finding.pps is not None else context.traffic.pps(finding.rows)
 
 
-def seen_until(context: AnalysisContext, match: Match, presence: Presence) -> float | None:
+def seen_until(
+    context: AnalysisContext, match: Match, presence: Presence, senders: U64 | None = None
+) -> float | None:
     """Return when packets like an attack's were last seen in a window that none of the rules names it in.
 
-    An attack near a threshold is named in one window and not in the next, which is no pause of it.
-    None: there are too few of them.
+    An attack near a threshold is named in one window and not in the next, which is no pause of it. Only
+    packets of `senders` count where they are given (see `host_key`). None: there are too few of them.
     """
-    rows = np.flatnonzero(match_rows(match, context.traffic.packets) & context.unclaimed)
+    packets = context.traffic.packets
+    rows = np.flatnonzero(match_rows(match, packets) & context.unclaimed)
+    if senders is not None:
+        rows = rows[
+            among(host_key(packets.family[rows], packets.src_hi[rows], packets.src_lo[rows]), senders)
+        ]
     if context.traffic.pps(rows) < _QUIET * presence.pps:
         return None
     return activity(context, Finding("", "", rows, 0.0, ()), 0.0).pulses[-1][1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import chain
 
 import numpy as np
@@ -29,6 +30,7 @@ from fwtop.analysis.shown import JudgedTraffic, shown_payloads
 from fwtop.analysis.sighting import seen_until, sighting_of
 from fwtop.analysis.standing import Standing
 from fwtop.incidents.effects import parted, with_effects
+from fwtop.incidents.held_off import held_pps
 from fwtop.incidents.tracker import Tracked, Tracker
 from fwtop.incidents.views import Sighted, incident_of, resting
 from fwtop.model.rule import Rule
@@ -214,7 +216,7 @@ class Advisor:
         )
         self.explained = tuple(context.explained) if self._explains else ()
         now = window.started + window.seconds
-        named = self._track(context, window, now)
+        named = self._track(context, window, now, active)
         shown = _shown(context, named, self._tracker.known, active)
         by_id = {one.id: sighted.finding for one, sighted in named}
         for number in self.learner.obey(context, [(incident, by_id[incident.id]) for incident in shown]):
@@ -238,7 +240,9 @@ class Advisor:
         self.standing = Standing.of(context, self._lookup, cut_off)
         normal = self._advices.renew(context, active, [(one, s.finding) for one, s in named], now)
         self.judged = JudgedTraffic.of(window, context, normal, by_id)
-        current = [one for one in incidents if one.ended is None or not window.live]
+        # Against what a rule holds off nothing is left to do
+        left_to_do = (one for one in incidents if one.held_pps is None)
+        current = [one for one in left_to_do if one.ended is None or not window.live]
         made = Judgement(
             attacks=incidents,
             proposals=self._advices.proposals([tracked[one.id] for one in current]),
@@ -256,7 +260,9 @@ class Advisor:
         """Take note of a window that isn't judged: its counters tell how long an attack goes on."""
         self._tracker.observe(window.intervals)
 
-    def _track(self, context: AnalysisContext, window: Window, now: float) -> list[Named]:
+    def _track(
+        self, context: AnalysisContext, window: Window, now: float, active: Sequence[Rule]
+    ) -> list[Named]:
         """Find the incident of each finding."""
         sighted = [
             Sighted(finding, sighting_of(context, finding), fate)
@@ -264,12 +270,18 @@ class Advisor:
         ]
         sighted.sort(key=lambda one: one.seen.pulses[0])  # a later one may replace an earlier one
 
+        held = partial(held_pps, context, active)
+
         def lasting(one: Tracked) -> float | None:
-            return seen_until(context, one.match, one.presence) if one.presence is not None else None
+            if one.presence is None:
+                return None
+            # Clients' packets are like theirs, and a rule leaves these alone
+            senders = one.sources if held(one) is not None else None
+            return seen_until(context, one.match, one.presence, senders)
 
         seen = [one.seen for one in sighted]
         tracked = self._tracker.take(
-            window.started, now, seen, window.intervals, live=window.live, lasting=lasting
+            window.started, now, seen, window.intervals, live=window.live, lasting=lasting, held=held
         )
         return list(zip(tracked, sighted, strict=True))
 

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from fwtop.analysis.classify import limited
 from fwtop.analysis.connections import SILENT_SECONDS, Held
-from fwtop.analysis.context import AnalysisContext, Finding, Trait
+from fwtop.analysis.context import NO_SPOOF, AnalysisContext, Finding, Trait
 from fwtop.analysis.window.counting import among
 from fwtop.analysis.window.traffic import host_key
 from fwtop.incidents.tracker import Tracked
@@ -39,6 +39,7 @@ _JUDGED_SECONDS = 2.0  # between two judgements, at most: how late the end of a 
 _FAIR = 0.25  # of their mean pace: they keep coming
 _OPEN = "are still open; no new ones come"
 _MOST_SOURCES = 32_768  # remembered of an incident
+_KEPT = ("kind", "title", "spoofed", "uncertain", "sources", "completes")  # of one whose senders were cut off
 
 
 def with_effects(
@@ -82,10 +83,20 @@ def parted(
 ) -> list[Finding]:
     """Part what senders send again that rules cut off from a flood of others: that is an attack of its own.
 
-    Of another kind than what was cut: more senders of that one are the same attack.
+    Of another kind than what was cut: more senders of that one are the same attack, and as real as they were.
     """
     cut = [one for one in known if one.shown and not one.shown.effect_of and _cut_at(one, rules) is not None]
-    return [part for finding in findings for part in _parted(context, finding, cut)]
+    return [part for finding in findings for part in _parted(context, _proven(finding, cut), cut)]
+
+
+def _proven(finding: Finding, cut: Iterable[Tracked]) -> Finding:
+    """Return requests as those of real senders if they go on as such an attack: only answers are missing."""
+    for one in cut:
+        shown = one.shown
+        is_same = one.kind == finding.kind and one.match.dport == finding.match.dport and one.ended is None
+        if finding.requests and is_same and shown and not (shown.spoofed or shown.uncertain):
+            return replace(finding, spoof=NO_SPOOF)
+    return finding
 
 
 def _parted(context: AnalysisContext, finding: Finding, cut: Iterable[Tracked]) -> list[Finding]:
@@ -139,7 +150,8 @@ def _cut_off(
         if shown is not None and shown.kind != incident.kind:  # the same senders, only without answers
             note = f"{_CUT}: what they still send looks like a {incident.title}"
             evidence = (note, *(one for one in shown.evidence if not one.startswith(_CUT)))
-            return replace(incident, kind=shown.kind, title=shown.title, evidence=evidence)
+            same = {name: getattr(shown, name) for name in _KEPT}
+            return replace(incident, evidence=evidence, **same)
     return incident
 
 

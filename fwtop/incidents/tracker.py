@@ -54,6 +54,10 @@ class Tracked(Struct):
     cut_since: float = 0.0  # when the first rule against it was installed
     cut_until: float = 0.0  # end of the last window that saw one in force; 0: none did
     cut_peak_pps: float = 0.0  # its peak when the first was seen in force
+    held_until: float = (
+        0.0  # end of the last window in which rules dropped what its senders still send; 0: none
+    )
+    held_pps: float = 0.0  # as much of it
     sources: U64 = field(default_factory=lambda: np.zeros(0, np.uint64))  # hashed, of its packets so far
     _pulse_began: float = 0.0
     _longest_pulse: float = 0.0
@@ -113,10 +117,12 @@ class Tracker:
         *,
         live: bool = True,
         lasting: Callable[[Tracked], float | None] = lambda _: None,
+        held: Callable[[Tracked], float | None] = lambda _: None,
     ) -> list[Tracked]:
         """Return the incident of each sighting in a window from `started` to `end` (Unix seconds), in order.
 
-        `lasting` finds out when the packets of one without a sighting were last seen, if they go on unnamed.
+        `lasting` finds out when the packets of one without a sighting were last seen, if they go on unnamed;
+        `held` how many packets a second of its senders rules drop, None if none is in force against it.
         In what is not live there is no later window: what is over by the end of it has ended.
         """
         self.observe(intervals)
@@ -147,6 +153,7 @@ class Tracker:
             if one.noted < end:
                 self._go_on(one, *unjudged)
                 self._rest(one, end, lasting(one))
+                self._hold(one, end, held)
         for sighting, one in zip(sightings, result, strict=True):
             if not sighting.state:  # a full table is an effect of an attack, and replaces none
                 one.follows = one.follows or self._predecessor(one)
@@ -184,7 +191,7 @@ class Tracker:
             one.mixed_since, one.part, one.match = 0.0, sighting.part, sighting.match
             one.presence, one.target = sighting.presence, _target(sighting, one.target)
         one.peak_pps = max(one.peak_pps, sighting.peak_pps)
-        one.noted, one.paused = end, one.until if sighting.over else None
+        one.noted, one.paused, one.held_until = end, one.until if sighting.over else None, 0.0
 
     def _go_on(self, one: Tracked, begin: float, end: float) -> None:
         """Let one that was on at the last judgement go on until the counters show that it stopped."""
@@ -210,8 +217,18 @@ class Tracker:
         proven = unnamed or was is None or was.paused(one.until, end, self._intervals)
         if proven:
             one.paused = one.until
-        if end - one.until > (one.pause_limit_seconds if proven else self._blind_seconds):
+        held = one.held_until and end - one.held_until <= LONGEST_PAUSE_SECONDS
+        if not held and end - one.until > (one.pause_limit_seconds if proven else self._blind_seconds):
             one.paused, one.ended, one.found_over = None, one.until, end
+
+    def _hold(self, one: Tracked, end: float, held: Callable[[Tracked], float | None]) -> None:
+        """Take note of whether rules hold off one that pauses: it has not ended while its senders go on."""
+        pps = held(one) if one.paused is not None else None
+        if pps:
+            one.held_until = end
+        one.held_pps = pps or 0.0
+        if pps is None:
+            one.held_until = 0.0
 
     def _sampled_seconds(self, since: float) -> float:
         """Return how long packets were sampled since a moment: what goes on would have been named."""

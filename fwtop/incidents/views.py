@@ -89,8 +89,10 @@ def resting(tracked: Tracked) -> Incident | None:
     gone = tracked.paused is not None or tracked.ended is not None
     if not gone:  # the observation can't tell, or its packets go on unnamed
         return replace(before, last=tracked.until)
+    held_pps = tracked.held_pps if tracked.held_until else None
+    paused, ended, last = tracked.paused, tracked.ended, tracked.until
     return replace(
-        before, pps=0.0, bps=0.0, share=0.0, paused=tracked.paused, ended=tracked.ended, last=tracked.until
+        before, pps=0.0, bps=0.0, share=0.0, paused=paused, ended=ended, last=last, held_pps=held_pps
     )
 
 

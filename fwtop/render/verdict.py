@@ -109,7 +109,7 @@ def _of_attacks(snapshot: Snapshot, now: float) -> Verdict:
         badge = Badge.NOT_JUDGED
     elif snapshot.judgement.attacks and not attacks:
         pauses = any(one.paused is not None for one in snapshot.judgement.attacks)
-        badge = Badge.PROTECTED if _held_off(snapshot) else Badge.PAUSED if pauses else Badge.ENDED
+        badge = Badge.PROTECTED if held_off(snapshot) else Badge.PAUSED if pauses else Badge.ENDED
     else:
         fills = any(one.kind == FULL_TABLE and one.is_on for one in snapshot.judgement.attacks)
         is_near = fills or any(one.severity.is_near for one in attacks)
@@ -119,17 +119,9 @@ def _of_attacks(snapshot: Snapshot, now: float) -> Verdict:
     return Verdict(badge, whole, mine, other, kernel, lost, cores=cores, saved=saved)
 
 
-_CEASED_SECONDS = 5.0  # between a rule's installation and an attack's last packet: the rule is why
-
-
-def _held_off(snapshot: Snapshot) -> bool:
-    """Whether rules are why an attack sends no more: who can only knock makes no requests, and hasn't paused.
-
-    Its retries come in bursts, so what is dropped right now doesn't tell.
-    """
-    rules = [one for one in snapshot.mitigations if one.stops and one.packets]
-    lasts = [attack.last for attack in snapshot.judgement.attacks if not attack.is_on]
-    return any(abs(last - one.rule.created) <= _CEASED_SECONDS for last in lasts for one in rules)
+def held_off(snapshot: Snapshot) -> tuple[Incident, ...]:
+    """Return the attacks that send no more because of rules: whoever can only knock makes no requests."""
+    return tuple(one for one in snapshot.judgement.attacks if one.held_pps is not None and not one.effect_of)
 
 
 _WORTH = 0.1  # cores saved, from which a rule against what harms no service is worth its risk

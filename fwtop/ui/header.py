@@ -10,7 +10,7 @@ from fwtop.model.traffic.session import FULL_TABLE, NOTICED, STOPPED, Flow, flow
 from fwtop.model.traffic.snapshot import Incident, Snapshot
 from fwtop.render.numbers import DAY_AND_TIME, utc
 from fwtop.render.rows.defence import holding, taken
-from fwtop.render.verdict import Badge, Verdict, attack_pps, attacks_of, verdict_of
+from fwtop.render.verdict import Badge, Verdict, attack_pps, attacks_of, held_off, verdict_of
 from fwtop.rules.kinds import drops_nothing
 from fwtop.ui.clients import clients_forms
 from fwtop.ui.format import about, bits, duration, number, percent, shortened
@@ -257,8 +257,7 @@ def _reasons(verdict: Verdict, snapshot: Snapshot, attacks: tuple[Incident, ...]
         notes: list[Line] = [[(note, WARN)] for note in snapshot.notes[:1]]
         return [[("no attack", TEXT)], *notes]
     if not attacks:
-        held: list[Line] = [[("my rules hold it off", TEXT)]] if verdict.badge is Badge.PROTECTED else []
-        return missing or [*held, *_of_the_past(snapshot)]
+        return missing or _of_the_past(snapshot)
     whose = "it" if len(attacks) == 1 else "them"
     named = _of_attack(attacks[0], snapshot) if len(attacks) == 1 else _of_several(attacks, snapshot)
     if verdict.badge is Badge.RECORDED:
@@ -272,11 +271,17 @@ def _reasons(verdict: Verdict, snapshot: Snapshot, attacks: tuple[Incident, ...]
 def _of_the_past(snapshot: Snapshot) -> list[Line]:
     """Write what sent its last packet when, the latest first, and what is left of it."""
     past = sorted((one for one in snapshot.judgement.attacks if not one.is_on), key=lambda one: -one.last)
-    left = [one for one in snapshot.judgement.attacks if one.is_on]  # effects, such as a full table
-    lines: list[Line] = [
-        [(one.title, STRONG), (f", last packet {duration(snapshot.at - one.last)} ago", TEXT)] for one in past
-    ]
+    on = (one for one in snapshot.judgement.attacks if one.is_on)  # effects, such as a full table
+    left = [one for one in on if one.mine_share + one.other_share < STOPPED]
+    lines = [_of_one_past(one, snapshot.at) for one in past]
     return [*lines, *([("still there: ", DIM), (one.title, WARN)] for one in left)]
+
+
+def _of_one_past(one: Incident, now: float) -> Line:
+    if one.held_pps is None:
+        return [(one.title, STRONG), (f", last packet {duration(now - one.last)} ago", TEXT)]
+    sent = f": its senders still send {number(one.held_pps)} pps" if one.held_pps else ""
+    return [("my rules hold off ", TEXT), (one.title, STRONG), (sent, TEXT)]
 
 
 def _of_rule(verdict: Verdict, attacks: tuple[Incident, ...], snapshot: Snapshot) -> list[Line]:
@@ -290,15 +295,22 @@ def _of_rule(verdict: Verdict, attacks: tuple[Incident, ...], snapshot: Snapshot
     several = len(verdict.trials) > 1
     who = f"rules {', '.join(verdict.trials)} drop" if several else f"rule {rule.id} drops"
     drops: Line = [(f"{who} {number(verdict.trial_pps)} pps", STRONG)]
-    if attacks and (held := holding(attacks[0])):  # what was expected is a share of these
-        return [drops, [(f"the attack still {held}", WARN)], [("open until the server ends them", DIM)]]
     is_new = rule.created > snapshot.started  # a share of what arrived partly before it says nothing
-    if is_new or not attacks or verdict.attack_pps <= 0:
-        return [drops, [("measuring …" if attacks and verdict.attack_pps > 0 else "no attack now", DIM)]]
+    if is_new or not attacks or verdict.attack_pps <= 0 or holding(attacks[0]):
+        return [drops, *_without_share(attacks, verdict, snapshot)]
     if verdict.trial_share < STOPPED <= verdict.stopped and verdict.other >= NOTICED:
         return _beside_another(drops, who, verdict)
     wanted = None if several or len(attacks) > 1 else rule.predicted_attack_share  # it was one attack's
     return _of_share(drops, verdict.trial_share, wanted, attacks, snapshot)
+
+
+def _without_share(attacks: tuple[Incident, ...], verdict: Verdict, snapshot: Snapshot) -> list[Line]:
+    """Write how a trial does while no share of the attacks tells."""
+    if attacks and (held := holding(attacks[0])):  # what was expected is a share of these
+        return [[(f"the attack still {held}", WARN)], [("open until the server ends them", DIM)]]
+    if not attacks and held_off(snapshot):
+        return [[("attack stopped", TEXT), (" ✔", STRONG)]]
+    return [[("measuring …" if attacks and verdict.attack_pps > 0 else "no attack now", DIM)]]
 
 
 def _beside_another(drops: Line, who: str, verdict: Verdict) -> list[Line]:

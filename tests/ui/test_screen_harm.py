@@ -113,21 +113,38 @@ async def test_the_header_names_no_enter_that_would_only_cancel(harm: float, key
         assert f"  {keys}" in run.text().splitlines()[1].replace(":", " ") + " "
 
 
-def test_an_attack_that_a_rule_holds_off_is_not_called_paused() -> None:
-    """Its senders can do no more than knock, which is not what made them an attack."""
+@pytest.mark.parametrize(
+    ("held_pps", "badge", "words"),
+    [
+        (64.0, Badge.PROTECTED, "my rules hold off UDP flood: its senders still send 64 pps"),
+        (0.0, Badge.PROTECTED, "my rules hold off UDP flood  "),  # between two retries
+        (None, Badge.PAUSED, "UDP flood, last packet 9 s ago"),
+    ],
+)
+def test_an_attack_that_a_rule_holds_off_is_not_called_paused(
+    held_pps: float | None, badge: Badge, words: str
+) -> None:
+    """Its senders only send SYNs again, which is not what made them an attack."""
     shown = protected()
-    began = max(one.rule.created for one in shown.mitigations if one.stops and one.packets)
-    for last, badge in ((began + 2, Badge.PROTECTED), (began + 60, Badge.PAUSED)):
-        gone = replace(shown.judgement.attacks[0], paused=last, last=last)
-        quiet = tuple(replace(row, pps=0.0) for row in shown.tables.ledger if row.rule)  # between two retries
-        held = replace(
-            shown,
-            judgement=replace(shown.judgement, attacks=(gone,)),
-            tables=replace(shown.tables, ledger=quiet),
-        )
-        assert verdict_of(held, NOW).badge is badge
-        assert ("my rules hold it off" in header(held)[1]) is (badge is Badge.PROTECTED)
-    assert verdict_of(replace(held, mitigations=()), NOW).badge is Badge.PAUSED
+    gone = replace(shown.judgement.attacks[0], paused=NOW - 9, last=NOW - 9, held_pps=held_pps)
+    held = replace(shown, judgement=replace(shown.judgement, attacks=(gone,)))
+    assert verdict_of(held, NOW).badge is badge
+    assert words in header(held)[1]
+
+
+@pytest.mark.parametrize(
+    ("held_pps", "words"),
+    [(64.0, "attack stopped ✔"), (None, "no attack now")],
+)
+async def test_a_trial_says_that_the_attack_stopped_with_it(held_pps: float | None, words: str) -> None:
+    shown = provisional()
+    gone = replace(shown.judgement.attacks[0], paused=NOW - 9, last=NOW - 9, pps=0.0, held_pps=held_pps)
+    async with running(replace(shown, judgement=replace(shown.judgement, attacks=(gone,))), (120, 40)) as run:
+        badge = run.text().splitlines()[1]
+        row = next(line for line in run.text().splitlines() if "▹ A" in line)
+    assert words in badge
+    assert (" held" in row, " 64 " in row, "100 %" in row) == (held_pps is not None,) * 3, row
+    assert ("paused" in row) is (held_pps is None), row
 
 
 def test_log_and_programs_hear_of_harm_once_and_of_its_end() -> None:

@@ -170,3 +170,37 @@ def test_a_question_is_matched_with_its_type_where_visitors_ask_for_the_same_nam
     row = next(row for row in judgement.payloads if row.dns_name == "www.example.org")
     assert row.data.endswith(b"\x03org\x00\x00\xff")
     assert row.baseline_share <= 0.005
+
+
+REAL = (
+    b"Mozilla/5.0 (Windows NT 10.0; Win64; x64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/131.0.0.0 "
+    b"Safari/537.36",
+    b"Mozilla/5.0 (Windows NT 10.0; Win64; x64; rv:133.0) Gecko/20100101 Firefox/133.0",
+    b"Mozilla/5.0 (iPhone; CPU iPhone OS 18_1_1 like Mac OS X) AppleWebKit/605.1.15 (KHTML, like Gecko) "
+    b"Version/18.1.1 Mobile/15E148 Safari/604.1",
+)
+
+
+def _request(agent: bytes) -> Maker:
+    def make(rng: Random) -> bytes:
+        host, page = b"www.shop.example", rng.randbytes(5).hex().encode()
+        return b"GET /%s HTTP/1.1\r\nHost: %s\r\nUser-Agent: %s\r\n\r\n" % (page, host, agent)
+
+    return make
+
+
+@pytest.mark.parametrize("guess", [False, True], ids=["baseline", "guess"])
+@pytest.mark.parametrize("agent", REAL, ids=["Chrome", "Firefox", "Safari"])
+def test_what_everybodys_browser_sends_is_no_signature(agent: bytes, guess: bool) -> None:
+    """The first proposal against bots was to drop "Mozilla/5.0 (Windows": no visitor had come with it yet."""
+    assert _signatures(_request(agent), guess=guess) == []
+
+
+@pytest.mark.parametrize(
+    "agent", [b"Mozilla/5.0 (Windows NT 6.1) AppleWebKit/537.36", b"python-requests/2.31.0"]
+)
+def test_what_no_browser_sends_of_itself_is_one(agent: bytes) -> None:
+    found = _signatures(_request(agent), guess=True)
+    assert found[0].attack_share == 1.0
+    everybody = [_request(one)(Random(9)) for one in REAL]
+    assert not any(_has(one.match, text) for one in found for text in everybody), found

@@ -24,6 +24,7 @@ from fwtop.model.traffic.snapshot import Incident, Judgement
 BOTS, STRANGERS = (hosts(Random(seed), 150) for seed in (7, 8))
 REQUEST = b"GET /search?q=a HTTP/1.1\r\nHost: shop.example\r\nUser-Agent: python-requests/2.31\r\n\r\n"
 CUT = 6.0  # when the rule was installed
+CODE = 8  # of the kernel's reason for what netfilter drops
 
 
 def flood(rng: Random) -> list[Frame]:
@@ -106,9 +107,10 @@ def judged(
             active += (replace(blocking, id="8", created=STARTED + other),)
         if active and drops:  # after it, nearly all
             packets = window.counters.arrived_packets
-            dropped = (DropCount("netfilter", "NETFILTER_DROP", packets * 9 // 10, rule="7"),)
+            dropped = (DropCount("netfilter", "NETFILTER_DROP", packets * 9 // 10, rule="7", code=CODE),)
             counters = replace(window.counters, drops=dropped, accepted_packets=packets // 10)
-            window = replace(window, counters=counters)
+            samples = replace(part, reason=np.full(len(part), CODE, part.reason.dtype))
+            window = replace(window, counters=counters, dropped=samples)
         window = replace(window, sockets=sockets(end))
         made = advisor.judge(window, make_tables(window), active)
         found |= {one.kind: one for one in made.attacks}
@@ -317,3 +319,23 @@ def test_what_is_left_open_keeps_nothing_from_being_learned() -> None:
     assert advisor.baseline.ready
     learned = advisor._memory.connections.learned
     assert learned.usual.usual("open", np.array([80], np.uint32), BEHAVIOURS) == pytest.approx(60, abs=5)
+
+
+@pytest.mark.parametrize(
+    ("senders", "ends", "holds"), [(BOTS, 99, True), (STRANGERS, 99, False), (BOTS, 20, False)]
+)
+def test_an_attack_is_held_off_while_the_rule_drops_what_its_senders_still_send(
+    senders: list[bytes], ends: float, *, holds: bool
+) -> None:
+    """One SYN each now and then makes no attack; without the rule it would be back."""
+    rng, shown = Random(1), list[Judgement]()
+    again = [
+        frame for at in range(7, 30, 2) for frame in syns(rng, senders[:20], times=1, at=at, seconds=1.0)
+    ]
+    judged([*flood(rng), *visits(rng, 30), *again], shown=shown, last=30, ends=ends)
+    listed = {one.title: one for one in shown[-1].attacks}
+    assert ("HTTP flood" in listed) is holds, listed
+    if holds:
+        assert listed["HTTP flood"].held_pps == pytest.approx(9, abs=4)
+        assert not listed["HTTP flood"].spoofed, "whoever made requests has an address of his own"
+        assert not shown[-1].proposals, "nothing is left to do"

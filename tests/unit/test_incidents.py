@@ -281,3 +281,24 @@ def test_packets_like_its_own_are_not_its_own_once_judgement_has_not_named_it_fo
         listed.append([one.ended is None for one in tracker.open])
     assert listed[0] == [True], "near a threshold it is named in one window and not in the next"
     assert listed[-1] == []
+
+
+@pytest.mark.parametrize(
+    ("rule_until", "senders_until", "ended_by"),
+    [(999, 40, 101), (60, 999, 61), (0, 999, 15)],
+    ids=["its senders give up", "the rule is removed", "without a rule"],
+)
+def test_what_a_rule_holds_off_has_not_ended_while_its_senders_go_on(
+    rule_until: int, senders_until: int, ended_by: int
+) -> None:
+    """Their retries come with longer and longer gaps."""
+    tracker, open_until = Tracker(), 0
+    seen = Sighting("http", "http", ((0.0, 8.0),), presence=SEEN)
+    (one,) = tracker.take(0.0, 8.0, [seen])
+    for end in range(9, 120):
+        retries = 5.0 if end <= senders_until and end % 10 == 2 else 0.0
+        pps = retries if end <= rule_until else None
+        polls = [Interval(end - 1.0, 1.0, 5, 5)]
+        tracker.take(end - 3.0, float(end), [], polls, held=lambda _, pps=pps: pps)
+        open_until = end if one.ended is None else open_until
+    assert (open_until, one.ended) == (pytest.approx(ended_by, abs=9), 8.0), "its last packet is its end"

@@ -1,4 +1,4 @@
-"""Signatures: byte strings that the packets of an attack share and normal ones lack.
+"""Signatures: byte strings that the packets of an attack share, and normal ones and browsers' lack.
 
 Anchored ones come from columns of the payload matrix where one byte dominates, with masks for bytes that
 vary between them; unanchored ones from 6-byte windows counted over packets (as Autograph and EarlyBird,
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 from msgspec import Struct
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from fwtop.analysis.config import AdviseConfig
 from fwtop.analysis.context import AnalysisContext, Finding, Trait
+from fwtop.analysis.proposals.everyday import is_everyday
 from fwtop.analysis.proposals.matching import WIDTH, Texts
 from fwtop.analysis.proposals.normal import Normal
 from fwtop.analysis.window.traffic import ICMP, ICMP6, TCP, UDP, Rows, Traffic
@@ -119,7 +120,8 @@ def _good(
     for whole in wholes:
         match = _shortened(whole, normal, _PIECES_GUESS if guess else _PIECES)
         one = Signature(match, whole, attack.share(match), normal.share(match))
-        if one.baseline_share <= config.collateral_limit and one.attack_share >= _WORTH:
+        is_rare = one.baseline_share <= config.collateral_limit and not is_everyday(match.data, whole.data)
+        if is_rare and one.attack_share >= _WORTH:
             found.append(one)
     return found
 
@@ -135,8 +137,19 @@ def _runs(texts: Texts) -> list[PayloadMatch]:
     common = share >= _COMMON
     edges = np.flatnonzero(np.diff(np.concatenate(([0], common.view(np.int8), [0]))))
     spans = [(int(a), int(b)) for a, b in zip(edges[::2], edges[1::2], strict=True) if b - a >= _SHORTEST]
-    runs = [PayloadMatch(best[a : min(b, a + _LONGEST)].tobytes(), a) for a, b in spans]
-    return sorted(runs, key=lambda run: -_richness(run.data))[:3]
+    runs = [run for a, b in spans for run in _in_parts(best[a:b].tobytes(), a)]
+    return sorted(runs, key=lambda run: (is_everyday(run.data), -_richness(run.data)))[:3]
+
+
+def _in_parts(data: bytes, offset: int) -> Iterator[PayloadMatch]:
+    """Yield what is shown of a run, and as long as everybody sends that the rest, from the next line on."""
+    while len(data) >= _SHORTEST:
+        yield PayloadMatch(data[:_LONGEST], offset)
+        if not is_everyday(data[:_LONGEST], data):
+            break
+        end = data[:_LONGEST].rfind(b"\r\n")
+        size = end if end > 0 and len(data) > _LONGEST else _LONGEST
+        data, offset = data[size:], offset + size
 
 
 def _masked(texts: Texts) -> list[PayloadMatch]:
@@ -230,7 +243,8 @@ def _shortened(whole: PayloadMatch, normal: Texts, sizes: tuple[int, ...]) -> Pa
             break
         pieces = [_in_whole_words(whole, at, at + size) for at in _richest(data, size)]
         filled = len(set(data)) == 1 and size >= _FILLED
-        rare = [one for one in pieces if (filled or len(set(one.data)) > 1) and not normal.has(one)]
+        varied = [one for one in pieces if filled or len(set(one.data)) > 1]
+        rare = [one for one in varied if not normal.has(one) and not is_everyday(one.data, data)]
         if rare:  # prefer pieces absent at every offset
             return next((one for one in rare if not normal.has(PayloadMatch(one.data))), rare[0])
     return whole

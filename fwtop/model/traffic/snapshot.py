@@ -172,6 +172,9 @@ class Incident(Struct, frozen=True):
     completes: bool = False  # handshakes: bots are among those that are counted
     holds: int = 0  # connections that it keeps open, the measure of a slow attack; 0: it sends packets
     holds_of: int = 0  # of so many of the port
+    held_pps: float | None = (
+        None  # it pauses as rules drop so much of what its senders send; None: they don't
+    )
 
     @property
     def is_on(self) -> bool:

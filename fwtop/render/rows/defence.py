@@ -78,6 +78,7 @@ ATTACK = RowType(
         Field("id"),
         Field("letter", width=1),
         Field("paused", Unit.MOMENT),
+        Field("held_pps", Unit.PPS),
         Field("holds"),
         Field("holds_of"),
         Field("reaches", Unit.SHARE, "reaching_share", json=False, heading="reaches you", width=11, keep=2),

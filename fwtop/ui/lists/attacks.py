@@ -143,18 +143,28 @@ def _reaches(item: Incident, context: CellContext, _: int) -> Line:
     return [(percent(share), BAD), (" ✖", BAD)] if share >= NOTICED else [(percent(share), TEXT), *stopped]
 
 
-def _age(item: Incident, context: CellContext, _: int) -> Line:
+def _age(item: Incident, context: CellContext, width: int) -> Line:
     if not item.is_on and item.last:
+        if item.held_pps is not None:
+            style = GOOD if worst_loss(context.snapshot) is None else BAD
+            return [("held off" if width >= len("held off") else "held", style)]
         return [("ended" if item.ended is not None else "paused", WARN if item.ended is None else DIM)]
     return [(duration(context.seen - item.since), DIM)]
 
 
-def _dropped(share: float, style: Style, context: CellContext) -> Line:
-    return [(percent(share), style if share >= NOTICED else DIM)] if context.is_live else []
+def _dropped(item: Incident, share: float, style: Style, context: CellContext) -> Line:
+    if not context.is_live:
+        return []
+    if not item.is_on:  # what it was is no longer so
+        return [("–", DIM)]
+    return [(percent(share), style if share >= NOTICED else DIM)]
 
 
 def _mine(item: Incident, context: CellContext, _: int) -> Line:
-    return _dropped(item.mine_share, GOOD if worst_loss(context.snapshot) is None else BAD, context)
+    style = GOOD if worst_loss(context.snapshot) is None else BAD
+    if item.held_pps:
+        return [(percent(1.0), style)]
+    return _dropped(item, item.mine_share, style, context)
 
 
 def _of_packets(cell: Cell) -> Cell:
@@ -166,7 +176,7 @@ def _rate(item: Incident, context: CellContext, width: int) -> Line:
     """Write packets a second, or what a slow attack holds, across the cells of what packets have."""
     words = holding(item)
     if not words:
-        return [(number(min(item.pps, context.snapshot.tables.totals.pps)), STRONG)]
+        return [(number(min(item.held_pps or item.pps, context.snapshot.tables.totals.pps)), STRONG)]
     forms = words, words.rpartition(" of ")[0], f"{item.holds:,} of {item.holds_of:,}"
     return [(next((form for form in forms if len(form) <= width), number(item.holds)), STRONG)]
 
@@ -184,7 +194,7 @@ _PACKETS: dict[str, Cell] = {
 _RATES: dict[str, Cell] = {
     "bps": lambda item, *_: [(number(item.bps), TEXT)] if item.bps > 0 else [("–", DIM)],
     "mine_share": _mine,
-    "other_share": lambda item, context, _: _dropped(item.other_share, ELSEWHERE, context),
+    "other_share": lambda item, context, _: _dropped(item, item.other_share, ELSEWHERE, context),
 }
 _CELLS: dict[str, Cell] = {
     "letter": lambda item, *_: [(item.letter, TITLE)],
