@@ -177,6 +177,7 @@ class LiveSession:
         self._late_notes: dict[str, float] = {}  # line → monotonic time until which it is shown
         self.rules = RuleMonitor(link)
         self._sightings = Sightings(link)
+        self._previews = RulePreviews(lambda: self.latest, advisor.config)
         self._survey = SurveyMonitor(link, origin.interfaces)
         self._tracked = TrackingMonitor(link)
         self._refresh = refresh or RefreshRate()
@@ -281,7 +282,7 @@ class LiveSession:
             ),
             surroundings=replace(surroundings, listeners=listeners),
         )
-        self._sightings.tell_summary(snapshot)
+        self._sightings.tell_summary(snapshot, self._previews.preview)
         return snapshot
 
     def _lost(self, window: Window, judgement: Judgement) -> tuple[ClientLoss, ...]:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
+from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from fwtop.analysis.clients import Clients
 from fwtop.console.guardian_link import GuardianLink
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
-from fwtop.model.protocol import MAX_CLIENTS, KnownClients, Seen, SeenAttack, Summary
+from fwtop.model.protocol import MAX_CLIENTS, Foreseen, KnownClients, Seen, SeenAttack, Summary
+from fwtop.model.rule import Preview, Rule
 from fwtop.model.traffic.session import flow_of
 from fwtop.model.traffic.snapshot import Incident, Snapshot
 from fwtop.render.verdict import verdict_of
@@ -70,8 +73,8 @@ class Sightings:
             self._link.demand(KnownClients(told), seconds=_SECONDS)
             self._clients = now
 
-    def tell_summary(self, snapshot: Snapshot) -> None:
-        """Tell how this machine fares; never raises."""
+    def tell_summary(self, snapshot: Snapshot, preview: Callable[[Rule], Preview]) -> None:
+        """Tell how this machine fares, and what rules would stop that the guardian asks of; never raises."""
         if (now := time.monotonic()) < self._summary_due:
             return
         is_calm = not (snapshot.judgement.harmful or snapshot.judgement.not_judged)
@@ -87,7 +90,17 @@ class Sightings:
             flow.mine if flow else 0.0, clients, usual, verdict.loss.words if verdict.loss else "",
         )  # fmt: skip
         with suppress(FwtopError):
-            self._link.demand(told, seconds=_SECONDS)
+            if asked := self._link.demand(told, seconds=_SECONDS).data.get("foresee"):
+                self._link.demand(replace(told, foreseen=_foreseen(asked, preview)), seconds=_SECONDS)
+
+
+def _foreseen(asked: dict[str, Any], preview: Callable[[Rule], Preview]) -> dict[str, Foreseen]:
+    found = {}
+    for key, rule in asked.items():
+        with suppress(FwtopError, ValueError):
+            one = preview(Rule.from_dict(rule))
+            found[key] = Foreseen(one.total_pps, one.attack, one.attack_share, one.collateral_share)
+    return found
 
 
 def _is_over(attack: Incident | None) -> bool:

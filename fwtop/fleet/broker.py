@@ -18,8 +18,8 @@ import os
 import random
 import ssl
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from datetime import datetime
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from datetime import UTC, datetime
 from typing import Any, Self
 
 from msgspec import Struct
@@ -87,7 +87,7 @@ TcpTransport.close = _close  # type: ignore[method-assign]
 class Access(Struct, frozen=True):
     """How a party connects, and as whom."""
 
-    urls: tuple[str, ...]
+    urls: tuple[str, ...]  # tls://…: TLS from the first byte; nats://…: after the server's greeting, as usual
     authority: str  # PEM: whose certificates the servers have
     jwt: str
     seed: str
@@ -128,6 +128,9 @@ class Broker:
                     await broker._open(access, url)
             except (OSError, TimeoutError, NatsError) as error:
                 failed.append(f"{url}: {broker._why(error)}")
+                transport: Any = broker._client._transport
+                if transport is not None:
+                    transport.close()
             else:
                 return broker
         raise _unavailable("; ".join(failed))
@@ -145,10 +148,10 @@ class Broker:
         await self._client.connect(
             url,
             tls=_context(access.authority),
-            tls_handshake_first=True,
+            tls_handshake_first=(first := url.startswith("tls:")),
             name=access.name,
             inbox_prefix=f"_INBOX.{access.name}",
-            user_jwt_cb=lambda: bytearray(access.jwt.encode()),
+            user_jwt_cb=lambda: self._paper(access, is_tls=first),
             signature_cb=lambda nonce: base64.b64encode(key.sign(nonce.encode())),
             allow_reconnect=False,
             connect_timeout=2,
@@ -159,6 +162,12 @@ class Broker:
             error_cb=complained,
             closed_cb=is_lost,
         )
+
+    def _paper(self, access: Access, *, is_tls: bool) -> bytearray:
+        """Return with what it connects, over TLS only: a server that greets before could do without."""
+        if not (is_tls or self._client._server_info.get("tls_required")):
+            raise NatsError("the server does without TLS")
+        return bytearray(access.jwt.encode())
 
     def _why(self, error: BaseException) -> str:
         """Say why something failed: the server's last complaint tells more than that it did not answer."""
@@ -197,9 +206,10 @@ class Broker:
             await self._follow(name, take, flooded)
             await subscription.unsubscribe()
 
-        subscription = await self._client.subscribe(f"fleet.summary.{check_name(name)}", cb=taken)
-        # The server's count alone: nats-py drops what waits once its own has ended.
-        await self._client._send_unsubscribe(subscription._id, _SUMMARIES)
+        with self._lost_is_said():
+            subscription = await self._client.subscribe(f"fleet.summary.{check_name(name)}", cb=taken)
+            # The server's count alone: nats-py drops what waits once its own has ended.
+            await self._client._send_unsubscribe(subscription._id, _SUMMARIES)
 
     async def read(self, board: str, name: str = "") -> Mapping[str, Entry]:
         """See Transport."""
@@ -224,7 +234,8 @@ class Broker:
         async def taken(message: Msg) -> None:
             take(message.subject.split(".", 2)[2], message.data)
 
-        await self._client.subscribe(f"fleet.{board}.>", cb=taken)
+        with self._lost_is_said():
+            await self._client.subscribe(f"fleet.{board}.>", cb=taken)
 
     async def put(
         self, board: str, name: str, document: bytes, *, after: int | None = None, seconds: float = 0
@@ -256,7 +267,8 @@ class Broker:
             if message.reply.startswith("_INBOX."):
                 await self._send(message.reply, await reply(message.data))
 
-        await self._client.subscribe(_ASK, cb=answered, pending_msgs_limit=16)
+        with self._lost_is_said():
+            await self._client.subscribe(_ASK, cb=answered, pending_msgs_limit=16)
 
     async def make_streams(self, replicas: int) -> None:
         """Make the boards' streams where they are missing, and bring the others to what they should be."""
@@ -318,6 +330,22 @@ class Broker:
         """Return what each server says of itself and its configuration; {} where this party may not ask."""
         return await self._of_servers("VARZ")
 
+    @property
+    def told(self) -> dict[str, Any]:
+        """What the server tells any user, in the words of `configured`."""
+        transport: Any = self._client._transport
+        ends = ssl.cert_time_to_seconds(transport._io_writer.get_extra_info("peercert")["notAfter"])
+        told = {"version": self._client._server_info["version"]}
+        return told | {"tls_cert_not_after": datetime.fromtimestamp(ends, UTC).isoformat()}
+
+    async def may_publish(self, name: str) -> bool:
+        """Try whether the server lets this party publish a summary under a name."""
+        complaints = self.complaints
+        await self.publish(name, b"")
+        with self._lost_is_said():
+            await self._client.flush()
+        return self.complaints is complaints
+
     async def account_jwt(self, account: str) -> str:
         """Return an account's paper as the servers have it, as a user of the system account."""
         subject = f"$SYS.REQ.ACCOUNT.{account}.CLAIMS.LOOKUP"
@@ -364,7 +392,8 @@ class Broker:
     async def close(self) -> None:
         """See Transport."""
         if not self._client.is_closed:
-            await self._client.close()
+            with contextlib.suppress(OSError, NatsError):  # it ended by itself meanwhile
+                await self._client.close()
 
     async def __aenter__(self) -> Self:
         """Return itself."""
@@ -375,8 +404,14 @@ class Broker:
         await self.close()
 
     async def _send(self, subject: str, data: bytes) -> None:
-        try:
+        with self._lost_is_said():
             await self._client.publish(subject, data)
+
+    @contextlib.contextmanager
+    def _lost_is_said(self) -> Iterator[None]:
+        """Have what goes wrong with the connection raise FwtopError."""
+        try:
+            yield
         except (OSError, NatsError) as error:
             raise _unavailable(self._why(error)) from None
 
@@ -413,7 +448,7 @@ class Broker:
     async def _request(self, subject: str, data: bytes, seconds: float) -> AsyncGenerator[Msg]:
         """Yield the messages that answer a request, for so long."""
         end, inbox = time.monotonic() + seconds, self._client.new_inbox()
-        try:
+        with self._lost_is_said():
             answers = await self._client.subscribe(inbox)
             try:
                 await self._client.publish(subject, data, reply=inbox)
@@ -424,8 +459,6 @@ class Broker:
             finally:
                 if not self._client.is_closed:
                     await answers.unsubscribe()
-        except (OSError, NatsError) as error:
-            raise _unavailable(self._why(error)) from None
 
 
 _NAME_IN_USE = 10058  # error: this stream is there, and is another

@@ -34,10 +34,11 @@ from typing import Any
 from msgspec import UNSET, Struct, UnsetType
 
 from fwtop.model.errors import FwtopError
+from fwtop.model.rule import Mode
 from fwtop.model.text import safe_text
 from fwtop.model.wire import of_json, of_plain, to_json
 
-SCHEMA = 2  # the newest that this program understands; 2 has `sources`, `name` and more rules
+SCHEMA = 3  # the newest that this program understands; 2 has `sources`, `name` and more rules, 3 SWITCH
 SIGNED_FOR = "fwtop-fleet"  # namespaces of SSH signatures: one that was made for anything else is none here
 CONFIRMED_FOR = "fwtop-fleet-confirm"
 MAX_BYTES = 1 << 18  # of a document
@@ -58,9 +59,13 @@ class Action(StrEnum):
     """What a document or a confirmation does."""
 
     RULES = "rules"  # install rules, on trial; of documents only
+    SWITCH = "switch"  # have a group of documents' rules drop, count or do nothing, on trial; likewise
     KEEP = "keep"  # confirm the rules of a roll-out
     UNDO = "undo"  # end them, on trial or kept
     RENEW = "renew"  # their trial begins again: who leads still lives; of confirmations only
+
+
+BEGINNING = frozenset({Action.RULES, Action.SWITCH})  # a roll-out
 
 
 class Calm(StrEnum):
@@ -134,6 +139,8 @@ class Document(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     note: str = ""  # what people are told of it
     sources: Sources | UnsetType = UNSET
     name: str | UnsetType = UNSET  # once it is kept, others of this name end: it is a newer version of them
+    group: str | UnsetType = UNSET  # of SWITCH: whose rules
+    mode: Mode | UnsetType = UNSET  # of SWITCH: what they do from now on
 
 
 class Confirmation(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -143,7 +150,7 @@ class Confirmation(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     fleet: str
     rollout: str
     document: str  # the digest of the document that it belongs to
-    action: Action  # not RULES
+    action: Action  # KEEP, UNDO or RENEW
     number: int  # from 1, higher each time: a replayed one does nothing
 
 
@@ -227,7 +234,7 @@ def read_document(text: bytes) -> Document:
     if not 1 <= found.revision < 1 << 53:
         raise _wrong("revision must be a whole number from 1", "revision")
     if found.action is Action.RENEW:
-        raise _wrong("action must be rules, keep or undo", "action")
+        raise _wrong("action must be rules, switch, keep or undo", "action")
     if (found.action is Action.RULES) != bool(found.rules) or len(found.rules) > MAX_RULES:
         raise _wrong(f"rules: action rules has 1 to {MAX_RULES}, others none", "rules")
     if not 1 <= found.trial_seconds <= MAX_TRIAL_SECONDS:
@@ -239,8 +246,11 @@ def read_document(text: bytes) -> Document:
     newer = (found.sources, found.name) != (UNSET, UNSET) or len(found.rules) > _RULES_OF_1
     if newer and found.schema < 2:
         raise _wrong(f"sources, name and more than {_RULES_OF_1} rules take schema 2", "schema")
-    if isinstance(found.name, str) and not is_name(found.name):
-        raise _wrong("name must be a name as a roll-out's", "name")
+    if any(isinstance(name, str) and not is_name(name) for name in (found.name, found.group)):
+        raise _wrong("name and group must be names as a roll-out's", "name")
+    switches, given = found.action is Action.SWITCH, {found.group is not UNSET, found.mode is not UNSET}
+    if given != {switches} or (switches and found.schema < 3):
+        raise _wrong("action switch has group and mode, and takes schema 3; others have neither", "group")
     if isinstance(about := found.sources, Sources) and not (
         re.fullmatch("[0-9a-f]{64}", about.sha256)
         and 0 < about.size <= MAX_SOURCES_BYTES
@@ -256,7 +266,7 @@ def read_confirmation(text: bytes) -> Confirmation:
         raise _wrong(f"it has {len(text):,} bytes, at most {MAX_BYTES:,}")
     found: Confirmation = _read(Confirmation, text)
     _check_names(found.fleet, found.rollout)
-    if found.action is Action.RULES or found.number < 1:
+    if found.action in BEGINNING or found.number < 1:
         raise _wrong("action must be keep, undo or renew, and number at least 1", "action")
     return found
 

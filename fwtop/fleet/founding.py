@@ -1,5 +1,7 @@
 """What `fwtop fleet init` makes: keys, the authority for TLS, configurations of servers, the operators' file.
 
+Of servers that are there already, and others run, it takes an account: a key with which that signs its users.
+
 A server gets what it needs to run and no secret but its own TLS key. The operators' file holds the rest, for
 those who admit machines and lead roll-outs. What it holds gives no say over a machine: that takes an SSH
 signature by one whom the machine's own signers file names.
@@ -21,10 +23,11 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from msgspec import Struct
+from msgspec.structs import replace
 
 from fwtop.fleet.broker import Access, joining_rights, node_rights
 from fwtop.fleet.document import is_name
-from fwtop.fleet.identity import NatsKey, Scope, account, operator, user
+from fwtop.fleet.identity import NatsKey, Scope, account, operator, rights, user
 from fwtop.fleet.keys import MachineKey
 from fwtop.fleet.machine import read
 from fwtop.fleet.transport import MAX_ANSWER
@@ -40,11 +43,15 @@ _CLIENTS = 20_000
 _MAX_MESSAGE = 1 << 20
 _HANDSHAKE_SECONDS = 4  # as long as who connects waits: not 2, when thousands come back at once
 
+_USERS = "users"
+_REPLICAS = 3
+_RIGHTS = {"node": node_rights, "controller": lambda: ([">"], [">"]), "join": joining_rights}
+
 Curve = ec.EllipticCurvePrivateKey
 
 
 class OperatorFile(Struct, frozen=True, forbid_unknown_fields=True):
-    """What those who run a fleet share; secret. `seeds` are nkeys by their job."""
+    """What those who run a fleet share; secret. `seeds` are nkeys by job; "users": on others' servers."""
 
     fleet: str
     urls: tuple[str, ...]
@@ -57,15 +64,34 @@ class OperatorFile(Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def access(self) -> Access:
         """How a coordinator connects."""
-        seed = self.seeds["controller user"]
-        return Access(self.urls, self.authority, self.controller_jwt, seed, "controller", self.system_access)
+        seed, system = self.seeds["controller user"], self.system_access if self.is_own else None
+        return Access(self.urls, self.authority, self.controller_jwt, seed, "controller", system)
+
+    @property
+    def is_own(self) -> bool:
+        """Whether the servers are the fleet's own."""
+        return _USERS not in self.seeds
+
+    @property
+    def replicas(self) -> int:
+        """How many servers are to have each document."""
+        return _REPLICAS if len(self.urls) >= _REPLICAS else 1
+
+    def paper(self, role: str, key: str, name: str, expires: int = 0) -> str:
+        """Return the JWT of a node, a controller or who is to join; rights are in it, or its key's."""
+        if self.is_own:
+            return user(NatsKey.of_seed(self.seeds[role]), self.account, key, name, expires=expires)
+        named = [[one.replace("{{name()}}", name) for one in may] for may in _RIGHTS[role]()]
+        may = rights(named[0], named[1], MAX_ANSWER if role == "node" else -1)
+        return user(NatsKey.of_seed(self.seeds[_USERS]), self.account, key, name, may=may, expires=expires)
 
     def system_access(self) -> Access:
         """How the servers are told which accounts there are; made anew for each use."""
         key = NatsKey("U")
         system = NatsKey.of_seed(self.seeds["system"]).public
         signing = NatsKey.of_seed(self.seeds["system users"])
-        jwt = user(signing, system, key.public, "system", scoped=False, expires=int(time.time()) + 60)
+        may, expires = rights([">"], [">"]), int(time.time()) + 60
+        jwt = user(signing, system, key.public, "system", may=may, expires=expires)
         return Access(self.urls, self.authority, jwt, key.seed, "system")
 
 
@@ -111,12 +137,7 @@ def found(
     Each of several is to be `directory`/server on its own machine: its configuration says so.
     Raises FwtopError if there is a fleet already.
     """
-    if not is_name(fleet):
-        raise FwtopError("a fleet's name has up to 64 letters, digits and '_.@:-'; nothing was changed", 2)
-    operators = directory / "operator"
-    if operators.exists():
-        line = f"{operators} is there already: a second init would lock out its machines; nothing was changed"
-        raise FwtopError(line)
+    _check_new(directory, fleet)
     keys = {name: NatsKey("A") for name in ("system", "system users", "fleet", "node", "controller", "join")}
     keys |= {"operator": NatsKey("O"), "accounts": NatsKey("O"), "controller user": NatsKey("U")}
     authority, authority_key = _authority(fleet)
@@ -141,11 +162,39 @@ def found(
             "nats.conf": _configuration(directory / "server", places, number, file, store),
         }
         _write(directory / name, files)
-    _write(
-        operators,
-        {OPERATOR_FILE: to_json(file).decode(), SIGNERS_FILE: signers, "authority.key": _pem(authority_key)},
-    )
+    write_operators(directory, file, signers, {"authority.key": _pem(authority_key)})
     return file
+
+
+def adopted(
+    directory: Path, fleet: str, urls: tuple[str, ...], authority: str, *, seed: str, account: str = ""
+) -> OperatorFile:
+    """Return the operators' file of a fleet on servers that others run; raises FwtopError.
+
+    `seed` is of a key with which `account` signs users (""): of the account itself.
+    """
+    _check_new(directory, fleet)
+    signing, controller = NatsKey.of_seed(seed), NatsKey("U")
+    bare = OperatorFile(
+        fleet, urls, authority, account or signing.public,
+        {_USERS: signing.seed, "controller user": controller.seed}, "", MachineKey().secret,
+    )  # fmt: skip
+    return replace(bare, controller_jwt=bare.paper("controller", controller.public, "controller"))
+
+
+def write_operators(directory: Path, file: OperatorFile, signers: str, more: dict[str, str]) -> None:
+    """Write the operators' directory."""
+    files = {OPERATOR_FILE: to_json(file).decode(), SIGNERS_FILE: signers}
+    _write(directory / "operator", files | more)
+
+
+def _check_new(directory: Path, fleet: str) -> None:
+    """Raise FwtopError unless a fleet of this name may be made here."""
+    if not is_name(fleet):
+        raise FwtopError("a fleet's name has up to 64 letters, digits and '_.@:-'; nothing was changed", 2)
+    if (operators := directory / "operator").exists():
+        line = f"{operators} is there already: a second init would lock out its machines; nothing was changed"
+        raise FwtopError(line)
 
 
 def read_operator(directory: Path) -> OperatorFile:
@@ -158,9 +207,7 @@ def account_jwt(seeds: dict[str, str], revoked: dict[str, int] | None = None) ->
     """Return the JWT of the fleet's account: who may do what."""
     keys = {name: NatsKey.of_seed(seed) for name, seed in seeds.items()}
     scopes = [
-        Scope(keys["node"], "node", *node_rights(), MAX_ANSWER),
-        Scope(keys["controller"], "controller", [">"], [">"]),
-        Scope(keys["join"], "join", *joining_rights()),
+        Scope(keys[role], role, *may(), MAX_ANSWER if role == "node" else -1) for role, may in _RIGHTS.items()
     ]
     return account(keys["accounts"], keys["fleet"], "FLEET", scopes, revoked=revoked)
 
@@ -169,7 +216,7 @@ def token(file: OperatorFile, signers: str, machines: int, seconds: float) -> To
     """Return a token with which so many machines may ask to join, for so long."""
     key, name = NatsKey("U"), f"{os.urandom(4).hex()}-{machines}"
     expires = int(time.time() + seconds)
-    jwt = user(NatsKey.of_seed(file.seeds["join"]), file.account, key.public, name, expires=expires)
+    jwt = file.paper("join", key.public, name, expires)
     return Token(file.fleet, name, file.authority, jwt, key.seed, signers)
 
 

@@ -86,15 +86,20 @@ class Scope:
             "kind": "user_scope",
             "key": key.public,
             "role": role,
-            "template": {
-                "subs": -1,
-                "data": -1,
-                "payload": payload,
-                "pub": {"allow": [*publish]},
-                "sub": {"allow": [*subscribe]},
-                "resp": {"max": 1, "ttl": 30_000_000_000},  # nanoseconds
-            },
+            "template": rights(publish, subscribe, payload),
         }
+
+
+def rights(publish: Sequence[str], subscribe: Sequence[str], payload: int = -1) -> dict[str, Any]:
+    """Return what a user, or those of a scope, may do."""
+    return {
+        "subs": -1,
+        "data": -1,
+        "payload": payload,
+        "pub": {"allow": [*publish]},
+        "sub": {"allow": [*subscribe]},
+        "resp": {"max": 1, "ttl": 30_000_000_000},  # nanoseconds
+    }
 
 
 def operator(key: NatsKey, signing: NatsKey, system: NatsKey) -> str:
@@ -129,12 +134,20 @@ def account(
 
 
 def user(
-    signing: NatsKey, account_key: str, key: str, name: str, *, scoped: bool = True, expires: int = 0
+    signing: NatsKey,
+    account_key: str,
+    key: str,
+    name: str,
+    *,
+    may: Mapping[str, Any] | None = None,
+    expires: int = 0,
 ) -> str:
-    """Return the JWT of a user of that public key; `expires` in Unix seconds, 0: never."""
-    claims: dict[str, Any] = {"type": "user", "issuer_account": account_key}
-    if not scoped:  # a scope's users have none of their own
-        claims |= {**dict.fromkeys(("subs", "data", "payload"), -1), "pub": {}, "sub": {}}
+    """Return the JWT of a user of that public key; `expires` in Unix seconds, 0: never.
+
+    A scope's users have no rights of their own.
+    """
+    claims: dict[str, Any] = {"type": "user", **(may or {})}
+    claims |= {"issuer_account": account_key} if signing.public != account_key else {}
     return _jwt(signing, key, name, claims, expires)
 
 

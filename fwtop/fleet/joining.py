@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from fwtop.fleet import register
 from fwtop.fleet.broker import Access
 from fwtop.fleet.founding import OperatorFile, Token
-from fwtop.fleet.identity import NatsKey, user
+from fwtop.fleet.identity import NatsKey
 from fwtop.fleet.keys import JOINING as SIGNED
 from fwtop.fleet.keys import MachineKey, body_of, check_public, unsealed
 from fwtop.fleet.machine import NodeFile, check_machine
@@ -128,9 +128,8 @@ async def admit(
         name for name, one in chosen.items() if machines.get(name) not in (None, known.machines.get(name))
     ]
     await register.write(transport, replace(known, machines=machines), registrar)
-    signing = NatsKey.of_seed(file.seeds["node"])
     for name in admitted:
-        jwt = user(signing, file.account, machines[name].user, name)
+        jwt = file.paper("node", machines[name].user, name)
         await transport.put(ADMITTED, f"{chosen[name].token}.{machines[name].user}", jwt.encode())
     return admitted
 

@@ -47,6 +47,7 @@ _READ_SECONDS = 60.0  # between two readings of the whole board; half as long to
 _RECONNECT_SECONDS = 0.5  # after the first loss; doubled with each, and a time up to that is drawn
 _RECONNECT_MOST = 30.0
 _STEADY_SECONDS = 60.0  # a connection that lasted so long was none of a series of losses
+_FORESEE_SECONDS, _FORESEE_AGAIN_SECONDS = 2.2, 0.4  # whoever watches the traffic tells each second
 _AGAIN_SECONDS = 15.0  # a document that could not be handed over is offered again
 
 
@@ -292,12 +293,22 @@ class Node:
                 if question.fetch and self._transport is not None:
                     self._lists.of(question.sealed, self._transport)
                     return self._sealed(Answer(summary=summary, question=question.nonce))
-                told = _shortened(await self._deliver(step, calm=not summary.attacked, preview=True))
+                told = _shortened(await self._preview(step, summary))
             except FwtopError as error:
                 refused, reason = str(error), error.reason
         return self._sealed(
             Answer(summary=summary, question=question.nonce, told=told, refused=refused, reason=reason)
         )
+
+    async def _preview(self, step: wanted.Step, summary: Summary) -> dict[str, Any]:
+        """Return what the guardian says to a document; under attack also what it would stop."""
+        end = time.monotonic() + _FORESEE_SECONDS * summary.attacked
+        while True:
+            told = await self._deliver(step, calm=not summary.attacked, preview=True)
+            refused = any(plan["refused"] for plan in told["plans"])
+            if refused or all(plan["foreseen"] for plan in told["plans"]) or time.monotonic() > end:
+                return told
+            await asyncio.sleep(_FORESEE_AGAIN_SECONDS)
 
     def _sealed(self, answer: Answer) -> bytes:
         return sealed_answer(answer, self._key)
@@ -319,7 +330,7 @@ async def _until_first(lost: asyncio.Event, work: list[asyncio.Task[None]]) -> N
 
 def _shortened(told: dict[str, Any]) -> dict[str, Any]:
     """Return what a preview told, without the commands: what is asked of all is who loses what."""
-    names = ("refused", "needs_force", "losses", "clients", "warnings")
+    names = ("refused", "needs_force", "losses", "clients", "warnings", "foreseen")
     return told | {"plans": [{name: plan[name] for name in names if name in plan} for plan in told["plans"]]}
 
 

@@ -11,6 +11,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from statistics import median
+from typing import Any
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -64,6 +65,13 @@ def refusal_of(answer: Answer) -> str:
         return answer.refused or "it did not say"
     plans = answer.told.get("plans", ())
     return next((said for plan in plans if (said := plan.get("refused") or plan.get("needs_force"))), "")
+
+
+def foreseen(answer: Answer) -> list[dict[str, Any]] | None:
+    """Return what each rule of a document would do to what a machine sees; None: it did not say."""
+    told = [plan.get("foreseen") for plan in (answer.told or {}).get("plans", ())]
+    known = [one for one in told if isinstance(one, dict) and isinstance(one.get("pps"), int | float)]
+    return known if told and len(known) == len(told) else None
 
 
 class Outcome(Struct):

@@ -11,7 +11,7 @@ import os
 from typing import Any
 
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from fwtop.fleet.keys import ANSWER, SUMMARY, MachineKey, unsealed
 from fwtop.fleet.transport import MAX_ANSWER, MAX_SUMMARY
@@ -110,7 +110,8 @@ def read_summary(message: bytes, name: str, key: str) -> Summary:
     summary: Summary = _read(Summary, unsealed(key, SUMMARY, message))
     if summary.name != name:
         raise FwtopError("it speaks in another machine's name")
-    return _cleaned(summary)
+    cleaned: Summary = _cleaned(summary)
+    return cleaned
 
 
 def read_answer(message: bytes, name: str, key: str) -> Answer:
@@ -157,23 +158,11 @@ def _read(cls: Any, body: bytes) -> Any:  # noqa: ANN401 - Summary or Answer
         raise FwtopError(f"it makes no sense: {safe_text(error, limit=120)}") from None
 
 
-def _cleaned(summary: Summary) -> Summary:
-    def clean(text: str) -> str:
-        return safe_text(text, limit=_TEXT)
-
-    return replace(
-        summary,
-        version=clean(summary.version),
-        labels=tuple(map(clean, summary.labels)),
-        verdict=clean(summary.verdict),
-        harm=clean(summary.harm),
-        trouble=tuple(map(clean, summary.trouble)),
-        attacks=tuple(
-            Attack(clean(one.kind), clean(one.title), clean(one.target), clean(one.severity), one.pps)
-            for one in summary.attacks
-        ),
-        rollouts=tuple(
-            replace(one, rollout=clean(one.rollout), stage=clean(one.stage), why=clean(one.why))
-            for one in summary.rollouts
-        ),
-    )
+def _cleaned(value: Any) -> Any:  # noqa: ANN401 - a summary, and what it holds
+    if isinstance(value, str):
+        return safe_text(value, limit=_TEXT)
+    if isinstance(value, tuple):
+        return tuple(map(_cleaned, value))
+    if isinstance(value, Struct):
+        return replace(value, **{name: _cleaned(one) for name, one in asdict(value).items()})
+    return value

@@ -34,6 +34,7 @@ from fwtop.guardian.rules.adoption import adopt_all
 from fwtop.guardian.rules.lifecycle import Lifecycle
 from fwtop.guardian.rules.state import GuardianState
 from fwtop.guardian.serving.changes import ChangeLog
+from fwtop.guardian.serving.foresight import Foresight
 from fwtop.guardian.serving.programs import SUFFIX, listen
 from fwtop.guardian.serving.reports import Reports
 from fwtop.guardian.serving.requests import FleetRequests, Handlers, ListRequests
@@ -250,11 +251,11 @@ def _server(options: Options, number: int, journal: Journal, records: Records) -
     reports = Reports(state, wait=worker.wait)
     identity = Identity(os.getpid(), options.build, number, choice.variant.name, named=bool(name))
     lists = ListRequests(state)
-    fleet = FleetRequests(partial(_authority, lifecycle, reports, options, name), member)
+    changes = ChangeLog(state, worker.wake_loop)
+    fleet = FleetRequests(partial(_authority, lifecycle, reports, options, name, changes.foresight), member)
     worker.own(lifecycle, reports, lists, fleet, state, journal, kernel, compiled)
     worker.before_all(lambda: _adopt(state, lifecycle, compiled, failpoints))
     programs = options.run_directory / f"{number}{SUFFIX}"
-    changes = ChangeLog(state, worker.wake_loop)
     worker.after_changes(changes.note, fleet.note)
     return Server(
         Handlers(lifecycle, reports, lists, fleet), identity, operators, compiled, worker,
@@ -275,7 +276,9 @@ def _named_lists(directory: Path, failpoints: Failpoints, state: GuardianState) 
     )  # fmt: skip
 
 
-def _authority(lifecycle: Lifecycle, reports: Reports, options: Options, netns: str | None) -> Authority:
+def _authority(
+    lifecycle: Lifecycle, reports: Reports, options: Options, netns: str | None, foresight: Foresight
+) -> Authority:
     # Imported here: few machines are of a fleet.
     from fwtop.guardian.fleet.authority import Authority
     from fwtop.guardian.fleet.record import Recorder
@@ -285,7 +288,7 @@ def _authority(lifecycle: Lifecycle, reports: Reports, options: Options, netns: 
     recorder.begin()
     rollouts = Rollouts(lifecycle, reports.state, recorder, namespaces.boot_id())
     directory = paths.fleet_directory(netns, options.limits_file.parent)
-    return Authority(rollouts, reports.plan, recorder, directory)
+    return Authority(rollouts, reports.plan, foresight.of, recorder, directory)
 
 
 def _adopt(

@@ -243,8 +243,20 @@ class Seen(Attending, frozen=True):
     attacks: tuple[SeenAttack, ...]
 
 
+class Foreseen(Struct, frozen=True, forbid_unknown_fields=True):
+    """What a rule would do to the traffic that a console sees; shares are 0 to 1."""
+
+    pps: float  # that it would drop
+    attack: str  # which it is against; "": none
+    attack_share: float
+    normal_share: float  # of what seems to be no attack
+
+
 class Summary(Attending, frozen=True):
-    """Tell those who follow (`changes`) in short how this machine fares; rates are of a second."""
+    """Tell those who follow (`changes`) in short how this machine fares; rates are of a second.
+
+    data["foresee"] has rules, by key, of which `foreseen` of another one, at once, should tell.
+    """
 
     at: float  # Unix seconds
     verdict: str  # as on the screen: "CALM", "UNPROTECTED", …
@@ -255,6 +267,7 @@ class Summary(Attending, frozen=True):
     clients: float | None = None  # connections that they make; None: it isn't known
     clients_before: float | None = None  # in calm, before the attack
     harm: str = ""  # what a rule surely costs clients
+    foreseen: dict[str, Foreseen] = {}
 
 
 MAX_CLIENTS = 4_096

@@ -16,15 +16,18 @@ from fwtop.fleet import founding
 from fwtop.kernel.programs import module_argv
 from fwtop.lab.fleet import HUB, NAMES, FleetLab
 from fwtop.model import paths
+from tests.unit.fleet_foreign import Foreign
 
 pytestmark = pytest.mark.kernel
 PAGE = Path(__file__).resolve().parents[2] / "docs/FLEET.md"
-CLUSTER = "Three servers"  # the chapter
+CLUSTER, FOREIGN = "Three servers", "A NATS that is there"  # chapters
 CHAPTERS = {
     text.split(",")[0].strip(): re.findall(r"^sudo fwtop (.*?)(?: +#.*)?$", text, re.M)
     for text in PAGE.read_text(encoding="utf-8").split("\n## ")
 }
-COMMANDS = [one for title, commands in CHAPTERS.items() if title != CLUSTER for one in commands]
+COMMANDS = [
+    one for title, commands in CHAPTERS.items() if title not in (CLUSTER, FOREIGN) for one in commands
+]
 
 
 class Page(FleetLab):
@@ -60,14 +63,9 @@ class Page(FleetLab):
     def own(self) -> tuple[str, str]:
         return "--fleet", str(self.directory / "fleet/operator")
 
-    def _found(self) -> founding.OperatorFile:
-        told = self.here(
-            "fleet init",
-            "--directory",
-            str(self.directory / "fleet"),
-            "--store",
-            str(self.directory / "store"),
-        )
+    def _found(self, **words: str) -> founding.OperatorFile:
+        places = ("--directory", str(self.directory / "fleet"), "--store", str(self.directory / "store"))
+        told = self.here("fleet init", *places, **words)
         assert "fleet token" in told
         return founding.read_operator(self.directory / "fleet/operator")
 
@@ -96,6 +94,24 @@ class Page(FleetLab):
             assert os.stat(directory / "node.json").st_mode & 0o777 == 0o640
 
 
+class OnForeign(Page):
+    """The same on a NATS that is there."""
+
+    commands = (
+        *CHAPTERS[FOREIGN],
+        *(one for one in COMMANDS if not one.startswith(("fleet init", "fleet join"))),
+    )
+
+    def _found(self) -> founding.OperatorFile:
+        self.nats = Foreign(self.directory / "nats", host=HUB, port=4222)
+        with self.nats.running(self.hub):
+            account = {"ca.pem": str(self.nats.ca), "fwtop.nk": str(self.nats.seed)}
+            return super()._found(**account, ACCOUNT=self.nats.account.public)
+
+    def start_broker(self) -> None:
+        self.broker = self.nats.start(self.hub)
+
+
 def _list_and_policy(lab: Page) -> None:
     """Roll lists and policies out; each newer one takes the former's place on both machines."""
     listed, policy = lab.directory / "drop.txt", lab.directory / "web.toml"
@@ -104,12 +120,22 @@ def _list_and_policy(lab: Page) -> None:
         listed.write_text("".join(f"44.{n >> 16}.{n >> 8 & 255}.{n & 255}\n" for n in range(entries)))
         assert "kept on 2 of 2" in lab.here("fleet list", *how, **{"drop.txt": str(listed)})
         assert [[row["sources_total"] for row in rows] for rows in rules(lab)] == [[entries]] * 2
-    head = 'schema = 1\n[list.bad]\nentries = ["45.9.20.0/24"]\n[[block]]\nlist = "bad"\n'
+    head = 'schema = 1\n[list.bad]\nentries = ["45.9.20.0/24"]\n[[block]]\nlist = "bad"\ngroup = "scan"\n'
     for more in ("", '[[limit]]\nproto = "udp"\nper = 24\nrate = "100/s"\n'):
         policy.write_text(head + more)
         assert "kept on 2 of 2" in lab.here("fleet policy", *how, **{"web.toml": str(policy)})
         kinds = [sorted(row["rule"]["kind"] for row in rows) for rows in rules(lab)]
         assert kinds == [sorted(["ipset", *(["hashlimit"] if more else []), "ipset"])] * 2
+    said = lab.here("fleet group", *how)
+    assert "kept on 2 of 2" in said
+    assert modes(lab) == [["count"]] * 2
+    lab.here("fleet undo", *lab.own, ID=re.findall(r"roll-out (\w+): kept", said)[0])
+    assert modes(lab) == [["drop"]] * 2
+
+
+def modes(lab: FleetLab) -> list[list[str]]:
+    """Return the modes of each machine's rules of the policy's group."""
+    return [[row["rule"]["mode"] for row in rows if row["rule"]["group"] == "scan"] for rows in rules(lab)]
 
 
 def rules(lab: FleetLab) -> list[list[dict]]:
@@ -129,6 +155,12 @@ def test_a_server_and_two_machines_by_the_page():
         end = time.monotonic() + 60
         while not any(one.attacked for one in lab.heard().values()):
             assert time.monotonic() < end
+        stops = []
+        while not stops:  # a recorder that is held up tells too late
+            said = lab.here("fleet block", "--preview", *lab.own)
+            stops = re.findall(r"web-1: attacked, .* arrive; the rule stops >?(\d+)", said)
+            assert time.monotonic() < end + 60, said
+        assert 50 < int(stops[0]) <= 100
         said = lab.here("fleet block", "--yes", "--measure", "1s", *lab.own)
         assert "kept on 1 of 1 machines" in said
         [rollout] = re.findall(r"roll-out (\w+): kept", said)
@@ -141,3 +173,17 @@ def test_a_server_and_two_machines_by_the_page():
         assert "web-2" not in lab.here("fleet revoke", *lab.own)
         fleet_ones = [command for command in COMMANDS if command.startswith("fleet ")]
         assert set(lab.ran) == set(fleet_ones) - {"fleet nodes"}
+
+
+@pytest.mark.matrix
+def test_a_nats_that_is_there_by_the_page():
+    with OnForeign(2) as lab:
+        doctor = lab.here("fleet doctor", *lab.own)
+        assert "BAD" not in doctor
+        assert "no machine speaks in another's name" in doctor
+        lab.machines[0].lab.ask(do="flood", on=True, pps=2_000, seconds=300)
+        end = time.monotonic() + 60
+        while not any(one.attacked for one in lab.heard().values()):
+            assert time.monotonic() < end
+        assert "kept on 1 of 1 machines" in lab.here("fleet block", "--yes", "--measure", "1s", *lab.own)
+        assert set(lab.ran) >= set(CHAPTERS[FOREIGN])

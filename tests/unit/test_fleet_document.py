@@ -21,6 +21,7 @@ from fwtop.fleet.document import (
     read_document,
 )
 from fwtop.model.errors import FwtopError
+from fwtop.model.rule import Mode
 from fwtop.model.wire import plain, to_json
 
 KEY = "ssh-ed25519 " + "A" * 68
@@ -33,6 +34,8 @@ SAID = Confirmation(fleet="prod", rollout="r7", document="0" * 64, action=Action
 
 def test_what_is_written_is_read() -> None:
     assert read_document(encode(DOCUMENT)) == DOCUMENT
+    switch = replace(DOCUMENT, schema=3, action=Action.SWITCH, rules=(), group="web", mode=Mode.OFF)
+    assert read_document(encode(switch)) == switch
     assert read_confirmation(encode(SAID)) == SAID
     assert digest(b"") == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 
@@ -46,6 +49,11 @@ def test_what_is_written_is_read() -> None:
         ({"rules": [{}] * 9}, "schema"), ({"rules": [{}] * 65, "schema": 2}, "rules"),
         ({"name": "list:x"}, "schema"), ({"name": "a b", "schema": 2}, "name"),
         ({"sources": {"sha256": "0" * 64, "size": 1, "entries": 1}}, "schema"),
+        ({"action": "switch", "rules": [], "group": "web", "mode": "off", "schema": 2}, "group"),
+        ({"action": "switch", "rules": [], "group": "web", "schema": 3}, "group"),
+        ({"action": "switch", "group": "web", "mode": "off", "schema": 3}, "rules"),
+        ({"group": "web", "mode": "off", "schema": 3}, "group"), ({"mode": "dance"}, "mode"),
+        ({"action": "switch", "rules": [], "group": "a b", "mode": "off", "schema": 3}, "name"),
         ({"sources": {"sha256": "x", "size": 1, "entries": 1}, "schema": 2}, "sources"),
         ({"sources": {"sha256": "0" * 64, "size": 1, "entries": 5_000_001}, "schema": 2}, "sources"),
         ({"on": []}, "on"), ({"on": ["web+"]}, "on"), ({"on": "web"}, "on"),
@@ -67,7 +75,7 @@ def test_what_is_no_document(text: bytes) -> None:
             read(text)
 
 
-@pytest.mark.parametrize("change", [{"action": "rules"}, {"number": 0}, {"more": 1}])
+@pytest.mark.parametrize("change", [{"action": "rules"}, {"action": "switch"}, {"number": 0}, {"more": 1}])
 def test_what_is_no_confirmation(change: dict[str, object]) -> None:
     with pytest.raises(FwtopError):
         read_confirmation(to_json(plain(SAID) | change))

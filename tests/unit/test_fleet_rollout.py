@@ -8,7 +8,7 @@ import pytest
 from fleet_memory import Memory, MemoryTransport
 from msgspec.structs import replace
 
-from fwtop.cli.fleet.rollout import add_rollout
+from fwtop.cli.fleet.rollout import add_rollout, preview_lines
 from fwtop.fleet import register, rollout
 from fwtop.fleet.document import Action, Document, Sealed, encode, read_confirmation
 from fwtop.fleet.keys import MachineKey
@@ -36,6 +36,7 @@ class Machine:
             fleet="prod", name=name, instance=name, number=0, at=0.0, labels=("web",), verdict="UNPROTECTED",
             attacks=(FLOOD,) if attacked else (), clients=20.0, arrives_pps=float(len(name)),
         )  # fmt: skip
+        self.plan: dict[str, object] = {"refused": None}
         self.stage = ""
         self.mute = False
         self.wanted = Wanted()
@@ -50,7 +51,7 @@ class Machine:
             await asyncio.Event().wait()
         question = Question.of(message)
         refused = self.refuses if question.sealed else ""
-        told = None if refused else {"plans": [{"refused": None}]}
+        told = None if refused else {"plans": [self.plan]}
         return sealed_answer(
             Answer(summary=self.summary, question=question.nonce, told=told, refused=refused), self.key
         )
@@ -104,6 +105,22 @@ async def led(machines: list[Machine], given: Document, during=None, connect=Non
         if during is not None:
             await during(leading, task)
         return await asyncio.wait_for(task, 60), said, asked
+
+
+async def test_the_preview_says_what_the_rule_stops_on_each_machine_and_together():
+    broker = Memory()
+    machines = [Machine(name, broker) for name in ("web-1", "web-22", "web-333")]
+    for machine, pps, share in zip(machines, (4.0, 3.0, None), (0.0, 0.25, 0.0), strict=True):
+        told = {"pps": pps, "attack": "UDP flood", "attack_share": 1.0, "normal_share": share}
+        machine.plan["foreseen"] = told if pps is not None else None
+    _, _, asked = await led(machines, document())
+    one, two, three, together = [
+        line.partition("; ")[2] or line for line in preview_lines(document(), asked)[1:]
+    ]
+    assert one == "it does not say what the rule stops"
+    assert two == "the rule stops 50 %, and 25 % of what seems to be no attack"
+    assert three == "the rule stops 80 %"
+    assert together == "  together: stops 7 pps of 11 pps, as 2 machines say"
 
 
 async def test_one_attacked_machine_first_then_all_that_are_attacked():

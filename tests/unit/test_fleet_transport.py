@@ -293,3 +293,19 @@ def test_a_second_init_changes_nothing(tmp_path):
     founding.found(tmp_path, "prod", places, "")
     with pytest.raises(FwtopError, match="already"):
         founding.found(tmp_path, "prod", places, "")
+
+
+async def test_each_verb_says_that_the_servers_are_lost(real):
+    async def reply(question: bytes) -> bytes:
+        return question
+
+    broker = await real.controller()
+    real.kill()
+    async with asyncio.timeout(20):
+        await broker.lost.wait()
+    for verb in (
+        broker.publish("web-1", b""), broker.follow(["web-1"], print, print), broker.read(WANTED),
+        broker.watch(WANTED, print), broker.put(WANTED, "r1", b"x"), broker.answer(reply),
+    ):  # fmt: skip
+        with pytest.raises(FwtopError, match="rules in force stay"):
+            await verb

@@ -26,6 +26,7 @@ ACTIONS = {  # name → module (its ACTIONS), and what the overview says
     "protect": ("rollout", "set who may connect to a port of machines"),
     "list": ("bundles", "block a list of up to 5,000,000 entries on machines"),
     "policy": ("bundles", "have machines keep a policy's rules"),
+    "group": ("bundles", "have a group of the fleet's rules drop, only count, or do nothing"),
     "undo": ("rollout", "take a roll-out back on all machines"),
     "sign": ("documents", "sign a document with SSH keys"),
     "deliver": ("documents", "hand a signed document to this machine's guardian, without a courier"),

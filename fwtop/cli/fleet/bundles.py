@@ -1,4 +1,7 @@
-"""Lists and policies for many machines: fwtop fleet list and policy; a newer one takes the former's place."""
+"""Lists, policies and groups of many machines: fwtop fleet list, policy, group.
+
+A newer one takes the former's place.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,12 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from fwtop.cli.fleet.rollout import add_rollout, blocking, roll_out
-from fwtop.cli.options import Verb
+from fwtop.cli.fleet.rollout import add_rollout, blocking, draft, lead, roll_out
+from fwtop.cli.options import Verb, flag
 from fwtop.cli.rules import block
+from fwtop.cli.rules.group import MODES
 from fwtop.cli.rules.mitigation import add_rule_options
-from fwtop.fleet.document import MAX_RULES, is_name
+from fwtop.fleet.document import MAX_RULES, Action, is_name
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Rule
 from fwtop.policy import document
@@ -63,7 +67,34 @@ def _whole(policy: document.Policy, rule: Rule, ttl: int | None) -> Rule:
     return replace(rule, origin=f"@{name}", match=replace(rule.match, sources=policy.lists[name]))
 
 
+def _group_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", metavar="NAME", help="of the group")
+    parser.add_argument("action", choices=tuple(MODES), help="have its rules drop, only count, or do nothing")
+    flag(parser, "--preview", "say what it would do on each machine, and change nothing")
+    flag(parser, "--yes", "without a question")
+    flag(parser, "--json", "print one JSON document")
+    add_rollout(parser)
+
+
+def _group(args: argparse.Namespace) -> int:
+    """Switch the rules of a group that the fleet installed."""
+    if not is_name(args.name):
+        raise FwtopError("a group's name has letters, digits and '_.@:-'; nothing was changed", 2)
+    args.everywhere, mode = True, MODES[args.action]
+    note = f"group {args.name} {'counts only' if args.action == 'count' else args.action}"
+    about = {"group": args.name, "mode": mode, "note": note, "name": f"group:{args.name}"}
+    switch = draft(args, schema=3, action=Action.SWITCH, ttl_seconds=document.SECONDS, **about)
+    return lead(args, switch)
+
+
 ACTIONS = {
+    "group": Verb(
+        "Have the rules of a group that the fleet installed drop, only count, or do nothing: on trial on "
+        "each machine, as any roll-out; undo has them as they were made.",
+        "fwtop fleet group web count --on web",
+        _group_arguments,
+        _group,
+    ),
     "list": Verb(
         "Have machines block a list of up to 5,000,000 entries. It is sent once, each machine checks what it "
         "got, tries it on its own traffic, and has it on trial; a newer list takes the former's place.",

@@ -29,6 +29,7 @@ from fwtop.fleet.founding import OperatorFile
 from fwtop.fleet.keys import MachineKey
 from fwtop.fleet.rollout import Leader, Outcome, Preview
 from fwtop.fleet.signing import ConfirmKey, seal
+from fwtop.fleet.summary import Answer
 from fwtop.fleet.transport import WANTED
 from fwtop.fleet.view import View
 from fwtop.fleet.wanted import DOCUMENT, UNDO, Question, encoded
@@ -36,13 +37,14 @@ from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Rule
 from fwtop.model.text import safe_text
 from fwtop.model.wire import of_json
-from fwtop.render.numbers import duration, si
+from fwtop.render.numbers import duration, percent, si
 
-_PREVIEW_SECONDS = 3.0
+_PREVIEW_SECONDS = 4.0  # a recorder takes up to two to say what a rule stops
 _TRIAL_SECONDS = 30.0
 _KEYS = ("id_ed25519", "id_ed25519_sk", "id_ecdsa_sk", "id_ecdsa", "id_rsa")  # of ~/.ssh, the first there
 _SHOWN = 8  # machines in a list
 _MOST = 100_000  # machines in a wave
+_HARMS = 0.001  # of normal traffic: less is not worth a word
 
 
 def _verb(text: str, example: str, own: Any, rules_of: Callable[..., list[Rule]]) -> Verb:  # noqa: ANN401
@@ -92,44 +94,53 @@ def blocking(args: argparse.Namespace) -> list[Rule]:
 
 
 def roll_out(args: argparse.Namespace, rules: list[Rule], name: str = "") -> int:
-    """Preview, ask, lead; print a line a machine; return the exit status.
-
-    What is kept takes the place of older roll-outs of the same `name`.
-    """
+    """Roll rules out, in the place of older ones of the same `name`; return the exit status."""
     if args.force or args.netns or args.interface:
         raise FwtopError("--force, --netns and -i are one machine's own; nothing was changed", 2)
+    rules = [replace(rule, group=args.group) for rule in rules] if args.group else rules
+    bare, content, about = lists.detached(rules)
+    newer = about is not None or bool(name)
+    document = draft(
+        args,
+        schema=2 if newer else 1,
+        action=Action.RULES,
+        ttl_seconds=max(rule.ttl_seconds for rule in rules),
+        rules=tuple(_plain(rule) for rule in bare),
+        count_only=args.count,
+        note="; ".join(rule.summary for rule in rules)[:200],
+        sources=about or UNSET,
+        name=name or UNSET,
+    )
+    return lead(args, document, content)
+
+
+def lead(args: argparse.Namespace, document: Document, content: mmap.mmap | None = None) -> int:
+    """Preview, ask, lead; print a line a machine; return the exit status."""
     if not (args.preview or args.yes or sys.stdin.isatty()):
         raise FwtopError(
             "no terminal to ask for confirmation; nothing was changed; use --yes or --preview", 2
         )
     file = founding.read_operator(args.fleet)
-    rules = [replace(rule, group=args.group) for rule in rules] if args.group else rules
-    bare, content, about = lists.detached(rules)
     with ConfirmKey() as key:
-        document = _document(args, file.fleet, bare, key)
-        if about is not None or name:
-            document = replace(document, schema=2, sources=about or UNSET, name=name or UNSET)
+        document = replace(document, fleet=file.fleet, confirm_key=key.public)
         sealed = seal(document, [signing_key(args.key)])
         return asyncio.run(_led(args, file, _Signed(document, sealed, content), key))
 
 
-def _document(args: argparse.Namespace, fleet: str, rules: list[Rule], key: ConfirmKey) -> Document:
+def draft(args: argparse.Namespace, *, ttl_seconds: float, **about: Any) -> Document:  # noqa: ANN401 - fields
+    """Return a roll-out's document by the options of `add_rollout`; `lead` names fleet and key."""
     now = time.time()
     return Document(
-        fleet=fleet,
+        fleet="",
         revision=int(now * 1000),
         rollout=new_id(),
-        action=Action.RULES,
         on=tuple(dict.fromkeys(args.on)),
         issued=now,
-        not_after=now + max(rule.ttl_seconds for rule in rules),
-        rules=tuple(_plain(rule) for rule in rules),
+        not_after=now + ttl_seconds,
         trial_seconds=round(args.trial),
-        count_only=args.count,
         calm=Calm.COUNT if args.calm_count else Calm.DROP,
         waves=rollout.waves_of(args.waves, everywhere=args.everywhere, seconds=args.measure),
-        confirm_key=key.public,
-        note="; ".join(rule.summary for rule in rules)[:200],
+        **about,
     )
 
 
@@ -230,9 +241,17 @@ def preview_lines(document: Document, asked: Preview) -> list[str]:
     for name in asked.attacked[:_SHOWN]:
         summary = asked.answers[name].summary
         attack = summary.attacks[0].title if summary.attacks else ""
-        lines.append(f"  {name}: attacked, {attack}, {si(summary.arrives_pps, 'pps')} arrive")
+        stops = _foreseen_words(asked.answers[name])
+        lines.append(f"  {name}: attacked, {attack}, {si(summary.arrives_pps, 'pps')} arrive; {stops}")
     if len(asked.attacked) > _SHOWN:
         lines.append(f"  and {len(asked.attacked) - _SHOWN} more are attacked")
+    told = {name: seen for name in asked.attacked if (seen := rollout.foreseen(asked.answers[name]))}
+    if len(told) > 1:
+        arrives = sum(asked.answers[name].summary.arrives_pps for name in told)
+        stops = min(sum(one["pps"] for seen in told.values() for one in seen), arrives)
+        lines.append(
+            f"  together: stops {si(stops, 'pps')} of {si(arrives, 'pps')}, as {len(told)} machines say"
+        )
     for name, one in list(asked.agreed.items()):
         for plan in (one.told or {}).get("plans", ()):
             said = [loss.get("words", "") for loss in plan.get("losses", ())]
@@ -242,6 +261,17 @@ def preview_lines(document: Document, asked: Preview) -> list[str]:
     if asked.silent:
         lines.append(f"  did not answer: {', '.join(asked.silent[:_SHOWN])}")
     return lines
+
+
+def _foreseen_words(answer: Answer) -> str:
+    """Say what the rules would stop on an attacked machine, and what of its other traffic they would drop."""
+    seen = rollout.foreseen(answer)
+    if seen is None:
+        return "it does not say what the rule stops"
+    stops = min(sum(one["pps"] for one in seen), arrives := answer.summary.arrives_pps)
+    words = f"the rule{'s' * (len(seen) > 1)} stop{'s' * (len(seen) == 1)} {percent(stops / max(arrives, 1))}"
+    harms = max(one.get("normal_share") or 0.0 for one in seen)
+    return words + (f", and {percent(harms)} of what seems to be no attack" if harms >= _HARMS else "")
 
 
 def _agreed(asked: Preview) -> bool:
@@ -307,6 +337,8 @@ async def _undone(args: argparse.Namespace, file: OperatorFile) -> int:
             schema=1,
             sources=UNSET,
             name=UNSET,
+            group=UNSET,
+            mode=UNSET,
             action=Action.UNDO,
             revision=int(now * 1000),
             rules=(),

@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -41,8 +42,17 @@ def add_operators(parser: argparse.ArgumentParser) -> None:
 
 def _init_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", help="the fleet's name, for example prod")
+    where = parser.add_mutually_exclusive_group(required=True)
     listen = "address or name at which machines reach the server; for three servers repeat it"
-    parser.add_argument("--listen", action="append", required=True, metavar="HOST", help=listen)
+    where.add_argument("--listen", action="append", metavar="HOST", help=listen)
+    nats = (
+        "use this NATS, which is there: nats://HOST:PORT, or tls://… if TLS comes first; repeat it for more"
+    )
+    where.add_argument("--nats", action="append", metavar="URL", help=nats)
+    seed = "with --nats: file with the seed of a key that signs the account's users"
+    option(parser, "--account-seed", "FILE", seed, Path)
+    option(parser, "--account", "KEY", "with --nats: the account's public key, if the seed is not its own")
+    option(parser, "--ca", "FILE", "with --nats: certificates of who signs the servers'", Path)
     signer = "public SSH key of an operator, whose signatures machines will obey; repeat it for more"
     parser.add_argument("--signer", type=Path, action="append", required=True, metavar="FILE", help=signer)
     option(parser, "--port", "N", "TCP port", whole("a port", 1, 65_535), default=founding.PORT)
@@ -52,6 +62,8 @@ def _init_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _init(args: argparse.Namespace) -> int:
     """Write everything, start the server where systemd runs, and print what to do next."""
+    if args.nats:
+        return _adopt(args)
     places = [ServerPlace(host, args.port) for host in args.listen]
     if len(places) not in (1, 3):
         raise FwtopError("give --listen once, or three addresses for a cluster; nothing was changed", 2)
@@ -72,6 +84,31 @@ def _init(args: argparse.Namespace) -> int:
         print(f"start each: systemctl enable --now {SERVER_UNIT}; they talk over TCP port {CLUSTER_PORT}")
     print("then, for each machine: fwtop fleet token")
     return 0
+
+
+def _adopt(args: argparse.Namespace) -> int:
+    """Make a fleet on a NATS that is there: make its streams, and write what operators need."""
+    if args.ca is None or args.account_seed is None:
+        raise FwtopError("--nats takes --ca and --account-seed, too; nothing was changed", 2)
+    if not all(re.fullmatch(r"(nats|tls)://[^\s/,]+:\d+", url) for url in args.nats):
+        raise FwtopError("--nats takes nats://HOST:PORT or tls://HOST:PORT; nothing was changed", 2)
+    signers, seed = "".join(_signer(path) for path in args.signer), _text(args.account_seed)
+    [seed] = re.findall(r"\bSA[A-Z2-7]{56}\b", seed)[:1] or [""]
+    urls, authority = tuple(args.nats), _text(args.ca)
+    file = founding.adopted(args.directory, args.name, urls, authority, seed=seed, account=args.account or "")
+    asyncio.run(_prepared(file))
+    founding.write_operators(args.directory, file, signers, {})
+    print(f"fleet {args.name}: {args.directory}/operator is for operators: it is secret, keep a copy")
+    print(f"its streams are on {', '.join(urls)}: machines join with this address")
+    print("then, for each machine: fwtop fleet token")
+    return 0
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii")
+    except (OSError, UnicodeDecodeError) as error:
+        raise FwtopError(f"{safe_text(path)}: {safe_text(error)}; nothing was changed", 2) from None
 
 
 def server_command(directory: Path) -> list[str]:
@@ -126,13 +163,15 @@ def _token(args: argparse.Namespace) -> int:
 
 async def _prepared(file: OperatorFile) -> None:
     async with await Broker.connect(file.access) as broker:
-        await broker.make_streams(len(file.urls))
+        await broker.make_streams(file.replicas)
         known = await register.read(broker, file.fleet, MachineKey(file.registrar))
     await _renew(file, known)
 
 
 async def _renew(file: OperatorFile, known: Register) -> None:
-    """Give the servers anew who may do what, as this program writes it."""
+    """Give the servers anew who may do what, as this program writes it, unless others run them."""
+    if not file.is_own:
+        return
     async with await Broker.connect(file.system_access()) as system:
         await system.renew_account(founding.account_jwt(file.seeds, known.removed))
 
@@ -261,6 +300,14 @@ async def _remove(file: OperatorFile, broker: Broker, known: Register, names: li
     registrar, rest = MachineKey(file.registrar), known.without(names)
     await register.write(broker, rest, registrar)
     await _renew(file, rest)
+    for name in names if not file.is_own else ():
+        nsc = (
+            f"nsc revocations add-user --account {file.account} --user-public-key {known.machines[name].user}"
+        )
+        print(
+            f"{name} is believed no more; let in no more once who runs the servers does: {nsc}",
+            file=sys.stderr,
+        )
     return await register.read(broker, file.fleet, registrar)
 
 

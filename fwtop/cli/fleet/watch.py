@@ -12,15 +12,15 @@ from datetime import datetime
 from typing import Any
 
 from msgspec import Struct
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from fwtop.cli.fleet.setup import add_operators
 from fwtop.cli.options import Verb, flag
 from fwtop.fleet import founding, register
-from fwtop.fleet.broker import Broker
+from fwtop.fleet.broker import Access, Broker
 from fwtop.fleet.document import Document, Sealed, read_document
 from fwtop.fleet.founding import OperatorFile
-from fwtop.fleet.identity import scopes_of
+from fwtop.fleet.identity import NatsKey, scopes_of
 from fwtop.fleet.keys import MachineKey
 from fwtop.fleet.summary import NO_GUARDIAN, NOT_WATCHED
 from fwtop.fleet.transport import WANTED
@@ -122,7 +122,7 @@ async def _look(args: argparse.Namespace) -> _Seen:
         try:
             loud = await broker.loud()
             if not (ailing := await broker.ailing()):
-                await broker.check_room(len(file.urls))
+                await broker.check_room(file.replicas)
         except FwtopError as error:
             ailing = [str(error)]
         return _Seen(file, view, documents, broker.server, await broker.streams(), ailing, loud)
@@ -181,7 +181,7 @@ def _doctor(args: argparse.Namespace) -> int:
     """Print a line a check."""
     seen = asyncio.run(_look(args))
     lines = [(True, f"server {seen.server}: TLS 1.3, key accepted"), *asyncio.run(_of_servers(seen.file))]
-    wanted = len(seen.file.urls)
+    wanted = seen.file.replicas
     for board, about in seen.streams.items():
         replicas = about.get("config", {}).get("num_replicas", 0)
         good = replicas == wanted
@@ -205,6 +205,8 @@ def _doctor(args: argparse.Namespace) -> int:
 
 async def _of_servers(file: OperatorFile) -> list[tuple[bool, str]]:
     """Return the checks of what servers are and how they are configured."""
+    if not file.is_own:
+        return [line for url in file.urls for line in await _of_foreign(file, url)]
     async with await Broker.connect(file.access) as broker:
         servers = await broker.configured()
     async with await Broker.connect(file.system_access()) as system:
@@ -215,17 +217,38 @@ async def _of_servers(file: OperatorFile) -> list[tuple[bool, str]]:
     return [*lines, (good, f"rights of machines and tokens:{mend or ' as this fwtop gives them'}")]
 
 
-def _of_server(name: str, told: dict[str, Any]) -> Iterator[tuple[bool, str]]:
+async def _of_foreign(file: OperatorFile, url: str) -> list[tuple[bool, str]]:
+    """Return the checks of a server that others run: what it tells, and what it keeps a machine from."""
+    key, name = NatsKey("U"), "doctor"
+    jwt = file.paper("node", key.public, name, int(time.time()) + 60)
+    try:
+        async with await Broker.connect(replace(file.access, urls=(url,))) as broker:
+            lines = [*_of_any(url, broker.told)]
+        async with await Broker.connect(Access((url,), file.authority, jwt, key.seed, name)) as machine:
+            good = not await machine.may_publish("another")
+    except FwtopError as error:
+        return [(False, str(error))]
+    said = "no machine speaks in another's name" if good else "machines may speak in others' names: mend that"
+    unseen = "only who runs it sees whether sync_interval is always: else loss of power may lose documents"
+    return [*lines, (good, f"server {url}: {said}"), (True, f"server {url}: {unseen}")]
+
+
+def _of_any(name: str, told: dict[str, Any]) -> Iterator[tuple[bool, str]]:
     version, here = told["version"], f"server {name}:"
     good = tuple(map(int, version.split("-")[0].split("."))) >= OLDEST
     oldest = ".".join(map(str, OLDEST))
     yield good, f"{here} nats-server {version}" + (f"; fwtop needs {oldest}: upgrade it" * (not good))
-    good = told.get("jetstream", {}).get("config", {}).get("sync_always", False)
-    mend = "what it acknowledged may be lost with power: sync_interval: always in nats.conf; " + _RESTART
-    yield good, f"{here} " + ("all is on its disk before it is acknowledged" if good else mend)
     ends = datetime.fromisoformat(told.get("tls_cert_not_after") or _NEVER).timestamp() - time.time()
     mend = "" if ends > _SOON_SECONDS else ": 'fwtop fleet init' in another --directory, then join again"
     yield not mend, f"{here} its certificate ends in {duration(ends)}{mend}"
+
+
+def _of_server(name: str, told: dict[str, Any]) -> Iterator[tuple[bool, str]]:
+    yield from _of_any(name, told)
+    here = f"server {name}:"
+    good = told.get("jetstream", {}).get("config", {}).get("sync_always", False)
+    mend = "what it acknowledged may be lost with power: sync_interval: always in nats.conf; " + _RESTART
+    yield good, f"{here} " + ("all is on its disk before it is acknowledged" if good else mend)
     off = datetime.fromisoformat(told["now"]).timestamp() - time.time()
     good = abs(off) < CLOCK_SECONDS
     mend = f"is off by {off:+.0f} s: what is sent expires by it; set it"

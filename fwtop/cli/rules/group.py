@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 HELP = "List groups of rules, or switch one at once: on, off, or to counting (docs/POLICY.md)."
 EXAMPLE = "fwtop group count web"
-_MODES = {"on": Mode.DROP, "count": Mode.COUNT, "off": Mode.OFF}
-_NAMES = {mode: name for name, mode in _MODES.items()}
+MODES = {"on": Mode.DROP, "count": Mode.COUNT, "off": Mode.OFF}
+_NAMES = {mode: name for name, mode in MODES.items()}
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the verb's arguments."""
-    parser.add_argument("action", choices=("list", *_MODES), help="list the groups, or switch one")
+    parser.add_argument("action", choices=("list", *MODES), help="list the groups, or switch one")
     parser.add_argument("name", nargs="?", metavar="NAME", help="of the group")
     flag(parser, "--yes", "on: without a trial")
     flag(parser, "--force", "on: also overly broad rules")
@@ -68,7 +68,7 @@ def _list(groups: dict[str, list[RuleStatus]], *, as_json: bool) -> int:
 
 
 def _switch(args: argparse.Namespace, guardian: GuardianClient, groups: dict[str, list[RuleStatus]]) -> int:
-    mode, rules = _MODES[args.action], groups.get(args.name, [])
+    mode, rules = MODES[args.action], groups.get(args.name, [])
     if not rules:
         known = ", ".join(map(safe_text, sorted(groups))) or "none"
         line = f"no rule is of group {safe_text(args.name)}; there are: {known}"

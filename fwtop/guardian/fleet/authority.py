@@ -15,6 +15,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from fwtop.fleet.document import (
+    BEGINNING,
     CONFIRMED_FOR,
     MAX_BYTES,
     SCHEMA,
@@ -41,9 +42,10 @@ from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.prefix_list import map_sealed, read_bundle
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import FleetConfirm, FleetDocument, FleetStatus
-from fwtop.model.rule import Rule
+from fwtop.model.rule import Mode, Rule
 from fwtop.model.text import safe_text
 from fwtop.model.wire import of_plain, plain
+from fwtop.rules.words import with_mode
 
 # What a courier may bring: so much at once, and then one each so often (seconds). Each costs a process.
 _BROUGHT = 40, 1.0
@@ -75,13 +77,15 @@ class Authority:
     def __init__(
         self,
         rollouts: Rollouts,
-        plan: Callable[[dict[str, Any], Sequence[Prefix]], dict[str, Any]],
+        plan: Callable[..., dict[str, Any]],
+        foresee: Callable[[str, dict[str, Any]], dict[str, Any] | None],
         recorder: Recorder,
         directory: Path,
     ) -> None:
-        """Take what carries roll-outs out, what plans a rule, what remembers, and where root's files are."""
+        """Take what carries roll-outs out, plans a rule, foresees what it stops, remembers; root's files."""
         self._rollouts = rollouts
-        self._plan = plan
+        self._plan, self._foresee = plan, foresee
+        self._previewed = ""  # the document that the log says so of last
         self._recorder = recorder
         self._directory = directory
         self._brought, self._logged = Patience(*_BROUGHT), Patience(*_LOGGED)
@@ -142,7 +146,7 @@ class Authority:
         about |= order.about()
         permission.check_place(document, members.machine)
         former = self._recorder.known.rollouts.get(document.rollout)
-        if document.action is not Action.RULES:
+        if document.action not in BEGINNING:
             return self._decide(members, order, former)
         if former is not None and former.document != order.digest:
             line = f"another document began roll-out {document.rollout}; nothing was changed"
@@ -156,6 +160,8 @@ class Authority:
         elif former.until and former.until < time.time() + 1:
             raise over(replace(former, stage=Stage.EXPIRED, why="its time is over"))
         order = replace(order, sources=_sources(document, attached))
+        if isinstance(document.mode, Mode):
+            return self._switch(members, order, former, document.mode, preview=request.preview)
         given = order.rules(former.until if former is not None else 0.0)
         rules, older = self._rollouts.read(order, given), self._rollouts.named(order)
         self._check(members, order, rules)
@@ -165,6 +171,26 @@ class Authority:
         if request.preview:
             return self._preview(members, order, given)
         one, warnings = self._rollouts.install(order, given, former)
+        return self._told(members, one, warnings=warnings)
+
+    def _switch(
+        self, members: Membership, order: Order, former: Rollout | None, mode: Mode, *, preview: bool
+    ) -> dict[str, Any]:
+        """Have the rules of a group drop, count or do nothing, on trial; raises FwtopError."""
+        rules = self._rollouts.of_group(order.document)
+        switched = [with_mode(rule, mode) for rule in rules]
+        ids = [rule.id for rule in rules]
+        self._check(members, order, switched, ids)
+        for maker in self._rollouts.makers_of(rules):
+            permission.check_target(order.signers, members.restrictions, maker.signers)
+        if preview:
+            sources = {str(number): rule.match.sources for number, rule in enumerate(rules)}
+            bare = [
+                replace(rule, replaces="", match=replace(rule.match, sources=())).to_dict()
+                for rule in switched
+            ]
+            return self._preview(members, replace(order, sources=sources), bare, ids)
+        one, warnings = self._rollouts.switch(order, rules, mode, former)
         return self._told(members, one, warnings=warnings)
 
     def _verified(self, members: Membership, text: bytes, request: FleetDocument) -> Order:
@@ -190,15 +216,28 @@ class Authority:
         permission.check_signers(document, rules, order.signers, members.restrictions)
         permission.check_ceiling(machine, rules, self._rollouts.rules_of_fleet(but))
 
-    def _preview(self, members: Membership, order: Order, given: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        plans = tuple(self._plan(rule, order.sources_of(number)) for number, rule in enumerate(given))
-        self._log_idle("previewed", order.about())
-        document = order.document
+    def _preview(
+        self,
+        members: Membership,
+        order: Order,
+        given: Sequence[dict[str, Any]],
+        changed: Sequence[str] = (),
+    ) -> dict[str, Any]:
+        """Return what rules would do, or active ones (`changed`) as these."""
+        document, plans = order.document, []
+        for number, rule in enumerate(given):
+            sources = order.sources_of(number)  # a long list is not replayed on what is seen
+            told = None if sources and not changed else self._foresee(f"{order.digest}.{number}", rule)
+            was = changed[number] if changed else ""
+            plans.append(self._plan(rule, sources, was=was) | {"foreseen": told})
+        if order.digest != self._previewed:
+            self._log_idle("previewed", order.about())
+            self._previewed = order.digest
         one = RolloutTold(
             document.rollout, document.revision, order.digest, Stage.PREVIEWED, order.signers,
             counting=order.counts,
         )  # fmt: skip
-        return self._data(members, (one,), plans)
+        return self._data(members, (one,), tuple(plans))
 
     def _again(self, members: Membership, order: Order, one: Rollout) -> dict[str, Any]:
         """Answer a document that is in force; what only counts here drops now, if it is to, on trial."""

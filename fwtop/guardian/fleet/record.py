@@ -28,6 +28,7 @@ from fwtop.fleet.document import Stage
 from fwtop.guardian.fleet.permission import Newest
 from fwtop.model.errors import FwtopError
 from fwtop.model.files import replacing
+from fwtop.model.rule import Mode
 from fwtop.model.text import safe_text
 from fwtop.model.wire import of_json, to_json
 
@@ -58,6 +59,8 @@ class Rollout(Struct, frozen=True):
     why: str = ""  # it ended
     changed: float = 0.0  # Unix seconds
     name: str = ""  # of its document
+    mode: Mode | None = None  # of a switch: what its rules do since
+    before: Mapping[str, Mode] = {}  # and what each did
 
 
 class Known(Struct, frozen=True):

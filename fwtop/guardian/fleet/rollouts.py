@@ -139,16 +139,7 @@ class Rollouts:
         `former` is the same roll-out before a reboot, or before a crash came in between.
         """
         document = order.document
-        one = Rollout(
-            document.fleet, document.rollout, document.revision, order.digest, Stage.TRIAL, order.signers,
-            document.trial_seconds, self._boot, len(given), document.confirm_key,
-            until=former.until if former is not None else 0.0,
-            name=document.name if isinstance(document.name, str) else "",
-        )  # fmt: skip
-        known = self._recorder.known.with_rollout(one)
-        if former is None:
-            known = known.with_newest(document.fleet, order.newest)
-        self._recorder.write(known, {"event": "taken", **order.about()})
+        one = self._taken(order, len(given), former)
         ids: list[str] = []
         warnings: list[str] = []
         self._installing.add(one.rollout)
@@ -169,6 +160,62 @@ class Rollouts:
             self._installing.discard(one.rollout)
         return self._installed(one, ids), warnings
 
+    def _taken(
+        self, order: Order, size: int, former: Rollout | None, before: Mapping[str, Mode] | None = None
+    ) -> Rollout:
+        """Record that a document is carried out from now on, before it acts; raises FwtopError."""
+        document, before = order.document, before or {}
+        one = Rollout(
+            document.fleet, document.rollout, document.revision, order.digest, Stage.TRIAL, order.signers,
+            document.trial_seconds, self._boot, size, document.confirm_key, tuple(before),
+            until=former.until if former is not None else 0.0,
+            name=document.name if isinstance(document.name, str) else "",
+            mode=document.mode if isinstance(document.mode, Mode) else None, before=before,
+        )  # fmt: skip
+        known = self._recorder.known.with_rollout(one)
+        if former is None:
+            known = known.with_newest(document.fleet, order.newest)
+        self._recorder.write(known, {"event": "taken", **order.about()})
+        return one
+
+    def of_group(self, document: Document) -> list[Rule]:
+        """Return the rules of the group that a document switches; raises FwtopError where there is none."""
+        mine = [rule for rule in self.rules_of_fleet() if rule.labels.get("fleet") == document.fleet]
+        found = [rule for rule in mine if rule.group == document.group]
+        groups = sorted({rule.group for rule in mine if rule.group})
+        if not found:
+            line = f"no rule of the fleet is of group {document.group} here; there are: "
+            raise FwtopError(f"{line}{', '.join(groups) or 'none'}; nothing was changed", reason="unknown")
+        for rule in found:
+            if self._state.active[rule.id].state is not State.CONFIRMED:
+                line = f"rule {rule.id} of group {document.group} is on trial: keep or undo that first"
+                raise FwtopError(f"{line}; nothing was changed", reason="busy", retryable=True)
+        return found
+
+    def makers_of(self, rules: Sequence[Rule]) -> list[Rollout]:
+        """Return the roll-outs that installed rules."""
+        known = self._recorder.known.rollouts
+        return [known[name] for rule in rules if (name := rule.labels.get("rollout", "")) in known]
+
+    def switch(
+        self, order: Order, rules: Sequence[Rule], mode: Mode, former: Rollout | None
+    ) -> tuple[Rollout, list[str]]:
+        """Have rules do what a document says, on trial, all at once; returns warnings. Raises FwtopError."""
+        before = {rule.id: rule.mode for rule in rules if rule.mode is not mode}
+        one = self._taken(order, len(rules), former, before or {rule.id: mode for rule in rules})
+        seconds = order.document.trial_seconds
+        self._installing.add(one.rollout)
+        try:
+            done = self._lifecycle.changing.set_mode(one.rules, mode, seconds, force=False, owner=None)
+        except Exception as error:
+            self._end(one, (), Stage.REVERTED, f"not switched: {FwtopError.of(error)}")
+            raise
+        finally:
+            self._installing.discard(one.rollout)
+        if not before:
+            return self._kept(one, "nobody: they do so already"), []
+        return self._log(one, "trial", rules=[f"{rule.id}: {mode.value}" for rule in rules]), done["warnings"]
+
     def drop(self, one: Rollout) -> Rollout:
         """Have what only counts drop, on trial: unless it is kept it counts again. Raises FwtopError."""
         self._lifecycle.changing.set_mode(one.rules, Mode.DROP, one.trial_seconds, force=False, owner=None)
@@ -187,11 +234,10 @@ class Rollouts:
             line = f"the rules of {one.rollout} are not installed yet; nothing was changed; deliver it again"
             raise FwtopError(line, reason=Refusal.OVER, retryable=True)
         if one.stage is Stage.TRIAL:
-            for rule_id in one.rules:
-                self._state.active_rule(rule_id)
-            for rule_id in one.rules:
+            for entry in [self._state.active_rule(rule_id) for rule_id in one.rules]:
+                rule_id, ends_in = entry.rule.id, int(entry.expires - time.monotonic())
                 if action is Action.KEEP:
-                    self._lifecycle.keep(rule_id, None)
+                    self._lifecycle.keep(rule_id, None if one.mode is None else max(ends_in, 1))
                 else:
                     self._lifecycle.renew(rule_id, one.trial_seconds)
             if action is Action.KEEP:
@@ -204,10 +250,12 @@ class Rollouts:
 
         Also that its rules are installed, if a crash came before that was recorded.
         """
+        if one.rollout in self._installing:
+            return
         if not one.rules:
             key = f"fleet.{one.document[:_DIGITS]}."
             mine = [rule.id for rule in self.rules_of_fleet() if rule.key.startswith(key)]
-            if len(mine) == one.size and one.rollout not in self._installing:
+            if len(mine) == one.size:
                 self._installed(one, mine)
             return
         found = [self._state.active[rule_id] for rule_id in one.rules if rule_id in self._state.active]
@@ -217,7 +265,16 @@ class Rollouts:
             ended = Stage.EXPIRED if expired else Stage.UNDONE
             stage = Stage.REVERTED if one.stage is Stage.TRIAL else ended
             self._end(one, (), stage, entry.note if entry is not None and entry.note else "its rules ended")
-        elif one.stage is Stage.TRIAL and all(entry.state is State.CONFIRMED for entry in found):
+        elif any(entry.state is not State.CONFIRMED for entry in found):
+            return
+        elif one.mode is not None:
+            if any(entry.rule.mode is not one.mode for entry in found):
+                is_trial = one.stage is Stage.TRIAL
+                why = "nobody kept it: as before" if is_trial else "somebody on this machine switched it"
+                self._end(one, (), Stage.REVERTED if is_trial else Stage.UNDONE, why)
+            elif one.stage is Stage.TRIAL:
+                self._kept(one, "somebody on this machine")
+        elif one.stage is Stage.TRIAL:
             if all(entry.rule.counts_only for entry in found):
                 why = "nobody kept it: it counts again"
                 self._log(replace(one, stage=Stage.KEPT, counting=True), "reverted", why=why)
@@ -251,6 +308,9 @@ class Rollouts:
     def _kept(self, one: Rollout, by: str) -> Rollout:
         ends = max(self._state.active[rule_id].expires for rule_id in one.rules)
         until = time.time() + ends - time.monotonic()
+        for older in self._older(one):  # to undo it is to have the rules as they were made
+            earlier = {rule_id: mode for rule_id, mode in older.before.items() if rule_id in one.before}
+            one = replace(one, before={**one.before, **earlier})
         self._end_older(one)
         return self._log(replace(one, stage=Stage.KEPT, until=until), "kept", by=by)
 
@@ -269,18 +329,33 @@ class Rollouts:
 
     def _end_older(self, one: Rollout) -> None:
         """End what a roll-out that is kept takes the place of."""
-        for other in list(self._recorder.known.rollouts.values()):
-            is_older = (other.fleet, other.name) == (one.fleet, one.name) and other.revision < one.revision
-            if one.name and is_older and other.stage in OPEN:
-                left = [rule_id for rule_id in other.rules if rule_id in self._state.active]
-                ids = left if self.is_installed(other) else ()
-                self._end(other, ids, Stage.UNDONE, f"{one.rollout} took its place")
+        for other in self._older(one):
+            left = [rule_id for rule_id in other.rules if rule_id in self._state.active]
+            ids = left if self.is_installed(other) and other.mode is None else ()
+            self._end(other, ids, Stage.UNDONE, f"{one.rollout} took its place")
+
+    def _older(self, one: Rollout) -> list[Rollout]:
+        known = self._recorder.known.rollouts.values() if one.name else ()
+        mine = [other for other in known if (other.fleet, other.name) == (one.fleet, one.name)]
+        return [other for other in mine if other.revision < one.revision and other.stage in OPEN]
 
     def _end(self, one: Rollout, ids: Sequence[str], stage: Stage, why: str) -> Rollout:
         """End the rules of a roll-out that are left, and record why; raises FwtopError."""
-        if ids:
+        if ids and one.mode is not None:
+            self._switch_back(one, ids)
+        elif ids:
             self._lifecycle.undo(tuple(ids), everything=False, by="the fleet", why=why)
         return self._log(replace(one, rules=(), stage=stage, why=why), stage.value, why=why)
+
+    def _switch_back(self, one: Rollout, ids: Sequence[str]) -> None:
+        """Have rules do again what they did before; after it was kept, judged anew. Raises FwtopError."""
+        changing, entries = self._lifecycle.changing, [self._state.active[rule_id] for rule_id in ids]
+        tried = [entry for entry in entries if entry.state is State.PROVISIONAL]
+        changing.end_unconfirmed([(entry, State.REVERTED, "") for entry in tried])
+        kept = [entry.rule.id for entry in entries if entry not in tried]
+        for mode in set(one.before.values()):
+            if mine := [rule_id for rule_id in kept if one.before[rule_id] is mode]:
+                changing.set_mode(mine, mode, 0, force=False, owner=None)
 
     def _log(self, one: Rollout, event: str, **about: object) -> Rollout:
         told: Mapping[str, object] = {

@@ -65,7 +65,7 @@ class Changing:
     ) -> dict[str, Any]:
         """Have rules drop, or only count: all of them at once, with the same sets and counters.
 
-        What drops from now on is on trial for `confirm_seconds` if that is above 0. Raises FwtopError.
+        They are on trial as that for `confirm_seconds` if that is above 0. Raises FwtopError.
         """
         check_confirm(confirm_seconds)
         if not ids:
@@ -81,7 +81,6 @@ class Changing:
                 line = f"rule {entry.rule.id}: {why}; nothing was changed"
                 raise FwtopError(line, reason="refused", field="id")
             self._check_replaces_none(entry)
-        confirm_seconds = confirm_seconds if mode is Mode.DROP else 0
         for entry in self._exchange(changed, rules, confirm_seconds):
             if owner is not None and confirm_seconds:
                 self._ending.owners[entry.rule.id] = owner

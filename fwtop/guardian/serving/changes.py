@@ -21,6 +21,7 @@ from msgspec.structs import asdict
 from fwtop.guardian.records.journal import Entry
 from fwtop.guardian.rules.state import GuardianState
 from fwtop.guardian.serving.connections import Connections
+from fwtop.guardian.serving.foresight import Foresight
 from fwtop.guardian.serving.peer import Peer
 from fwtop.model.protocol import MAX_WAIT_SECONDS, Changes, SeenAttack, Summary
 from fwtop.model.text import safe_text
@@ -50,6 +51,7 @@ class ChangeLog:
         self._seen_at, self._seen_count = 0.0, 0
         self._attacks: dict[str, dict[str, Any]] = {}  # that go on, by id
         self._summary: tuple[float, dict[str, Any]] = -math.inf, {}  # monotonic seconds, and what was told
+        self.foresight = Foresight()
 
     def note(self) -> None:
         """Compare with the last time; the first time, what former guardians left is nothing new."""
@@ -100,9 +102,10 @@ class ChangeLog:
             self._put("attack_ended", {"id": key, "ended": None})
             self._attacks.pop(key, None)
 
-    def fares(self, summary: Summary) -> None:
-        """Note how the machine fares; called by the event loop."""
+    def fares(self, summary: Summary) -> dict[str, Any]:
+        """Note how the machine fares, and return what the answer tells; called by the event loop."""
         self._summary = time.monotonic(), _bounded(summary)
+        return {"foresee": self.foresight.tell(summary.foreseen)}
 
     def since(self, number: int) -> dict[str, bytes]:
         """Return the events after a number as an answer's data, encoded; as many as an answer may have."""
@@ -159,7 +162,7 @@ def _bounded(told: SeenAttack | Summary) -> dict[str, Any]:
     return {
         name: safe_text(value, limit=_MOST_TEXT) if isinstance(value, str) else value
         for name, value in asdict(told).items()
-        if not isinstance(value, float) or math.isfinite(value)
+        if not isinstance(value, dict) and (not isinstance(value, float) or math.isfinite(value))
     }
 
 

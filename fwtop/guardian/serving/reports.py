@@ -58,14 +58,17 @@ class Reports:
         *,
         owner: object | None = None,
         follows: bool = False,
+        was: str = "",
     ) -> dict[str, Any]:
         """Return the commands, warnings and the guard's verdict for a rule, without installing anything.
 
-        `owner` is the console that asks, None for the command line; `follows` as in the request.
+        `owner` is the console that asks, None for the command line; `follows` as in the request; `was` is the
+        number of the active rule that would become this one.
         """
         state = self.state
         rule = replace(state.rule_of(data, sources), id="0")
-        others, allow = state.other_rules(rule), state.fresh_allow()
+        others = [other for other in state.other_rules(rule) if other.id != was]
+        allow = state.fresh_allow()
         rule, spared = around_sessions(rule, allow)
         verdict = state.judge(rule, others, console=owner is not None)
         commands: list[str] = []

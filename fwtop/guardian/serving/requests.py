@@ -45,6 +45,7 @@ from fwtop.model.protocol import (
     Undo,
     Why,
 )
+from fwtop.model.rule import Mode
 from fwtop.model.text import safe_text
 from fwtop.model.wire import plain
 
@@ -122,8 +123,9 @@ def _change(
             why, everything = request.why, request.all
             return lifecycle.undo(request.ids, everything=everything, console=console, by=by, why=why)
         case RuleMode():
-            confirm, force = request.confirm_seconds, request.force
-            return lifecycle.changing.set_mode(request.ids, request.mode, confirm, force=force, owner=owner)
+            mode, force = request.mode, request.force
+            confirm = request.confirm_seconds if mode is Mode.DROP else 0  # only that is tried
+            return lifecycle.changing.set_mode(request.ids, mode, confirm, force=force, owner=owner)
         case RuleChange():
             return lifecycle.changing.change(request, sources, owner)
 

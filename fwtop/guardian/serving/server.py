@@ -311,8 +311,7 @@ class Server:
                 self._changes.seen(peer.pid, client.seen, request.attacks)
                 self._connections.reply(peer, Answer(True))
             case Summary():
-                self._changes.fares(request)
-                self._connections.reply(peer, Answer(True))
+                self._connections.reply(peer, Answer(True, data=self._changes.fares(request)))
             case _ if request.changes and client.hello.readonly:
                 refused = Answer(False, "read-only: nothing was changed", 1, reason="read_only")
                 self._connections.reply(peer, refused)
