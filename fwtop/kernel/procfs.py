@@ -5,9 +5,13 @@ Sources: proc(5), net/netfilter/nf_conntrack_standalone.c, net/ipv4/proc.c.
 
 from __future__ import annotations
 
+import math
+import time
 from typing import NamedTuple
 
 from msgspec import Struct
+
+_LOOK_SECONDS = 10.0  # between two looks for threads: to list the kernel's takes half a millisecond
 
 
 class ConntrackStats(Struct, frozen=True):
@@ -87,6 +91,30 @@ def parse_ticks(text: str) -> dict[int | None, Ticks]:
             ticks = [int(word) for word in words[:8]]  # user nice system idle iowait irq softirq steal
             found[int(name[3:]) if name[3:] else None] = Ticks(ticks[3] + ticks[4], ticks[6], sum(ticks))
     return found
+
+
+class NapiThreads:
+    """The kernel's threads that receive packets where an interface leaves that to them, not to softirqs."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, bool] = {}  # the kernel's threads, by their ids; whether one is such a thread
+        self._looked = -math.inf
+
+    def ticks(self) -> int:
+        """Return the jiffies that they have run; threads are looked for now and then."""
+        if time.monotonic() - self._looked > _LOOK_SECONDS:
+            self._looked = time.monotonic()
+            known, threads = self._known, read_text("/proc/2/task/2/children").split()
+            self._known = {one: known[one] if one in known else _is_napi(one) for one in threads}
+        run = 0
+        for thread in (one for one, is_napi in self._known.items() if is_napi):
+            words = read_text(f"/proc/{thread}/stat").rpartition(")")[2].split()
+            run += sum(map(int, words[11:13]))  # utime and stime (proc_pid_stat(5))
+        return run
+
+
+def _is_napi(thread: str) -> bool:
+    return read_text(f"/proc/{thread}/comm").startswith("napi/")
 
 
 def parse_devices(text: str) -> dict[str, list[int]]:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from fwtop.kernel.drop_reasons import NOT_A_LOSS, NOT_IP, FunctionNames, layer_of_reason, reached_tc
 from fwtop.kernel.links import LinkStats
-from fwtop.kernel.procfs import Ticks, parse_ticks, read_text
+from fwtop.kernel.procfs import NapiThreads, Ticks, parse_ticks, read_text
 from fwtop.live.connections import ConntrackMeter
 from fwtop.live.drops import (
     ForeignXdp,
@@ -71,8 +71,8 @@ class CounterReader:
         self._foreign = ForeignXdp()
         self._scale = WindowScale()
         self._totals, self._links = self._sums()
-        stat = read_text("/proc/stat")
-        self._ticks, self._cores = _all_ticks(stat), stat.count("\ncpu")
+        self._threads = NapiThreads()
+        self._ticks, self._cores = self._all_ticks(), read_text("/proc/stat").count("\ncpu")
 
     def read(self, seconds: float, *, one_in: float, paused: Callable[[], bool], unseen: int = 0) -> Interval:
         """Return the counters of the interval since the last call.
@@ -193,11 +193,12 @@ class CounterReader:
         return split_conntrack(found, conntrack)
 
     def _softirq_share(self) -> float | None:
-        now, before = _all_ticks(read_text("/proc/stat")), self._ticks
+        now, before = self._all_ticks(), self._ticks
         self._ticks = now
         spent = now.total - before.total
-        return (now.softirq - before.softirq) / spent if spent > 0 else None
+        return max(now.softirq - before.softirq, 0) / spent if spent > 0 else None
 
-
-def _all_ticks(stat: str) -> Ticks:
-    return parse_ticks(stat.partition("\n")[0]).get(None, Ticks())
+    def _all_ticks(self) -> Ticks:
+        """Return the ticks of all processors; what threads do in place of softirqs counts as theirs."""
+        found = parse_ticks(read_text("/proc/stat").partition("\n")[0]).get(None, Ticks())
+        return found._replace(softirq=found.softirq + self._threads.ticks())

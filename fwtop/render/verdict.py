@@ -68,9 +68,15 @@ class Verdict(Struct, frozen=True):
         """Say, where the kernel drops an attack already, what that costs and whether a rule is worth it."""
         if self.badge is not Badge.KERNEL:
             return ""
-        cost = "cost unknown" if self.cores is None else f"at {percent(self.cores)} of a core"
-        saves = f"a rule would save {percent(self.saved)}" if self.saved >= _WORTH else "no rule is worth it"
-        return f"{cost}; {saves}"
+        if self.cores is None:
+            return "cost unknown"
+        saves = f"a rule would save {percent(self.saved)}" if self.spares else "no rule is worth it"
+        return f"at {percent(self.cores)} of a core; {saves}"
+
+    @property
+    def spares(self) -> bool:
+        """Whether a rule against what harms no service would spare so much that it is worth its risk."""
+        return self.saved >= _WORTH
 
 
 def verdict_of(snapshot: Snapshot, now: float) -> Verdict:
@@ -124,7 +130,7 @@ def held_off(snapshot: Snapshot) -> tuple[Incident, ...]:
     return tuple(one for one in snapshot.judgement.attacks if one.held_pps is not None and not one.effect_of)
 
 
-_WORTH = 0.1  # cores saved, from which a rule against what harms no service is worth its risk
+_WORTH = 0.1  # cores
 
 
 def _cores(snapshot: Snapshot, pps: float) -> float | None:

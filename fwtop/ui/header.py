@@ -240,12 +240,12 @@ def _keys(verdict: Verdict, snapshot: Snapshot, state: HeaderState) -> Line:
         return [("lists paused, ", WARN), _PRESS, (" ", TEXT), (KEY_MAP.label("pause"), NOTICE)]
     if not acts:
         return []
-    if verdict.badge in _REACHED and state.press:
+    if (verdict.badge in _REACHED or verdict.spares) and state.press:
         return [
             _PRESS,
             *(span for key in state.press.split() for span in ((" ", TEXT), (key, NOTICE))),
         ]
-    return [("nothing to do", DIM)] if verdict.badge in _DONE else []
+    return [("nothing to do", DIM)] if verdict.badge in _DONE and not verdict.spares else []
 
 
 def _reasons(verdict: Verdict, snapshot: Snapshot, attacks: tuple[Incident, ...]) -> list[Line]:

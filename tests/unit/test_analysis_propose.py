@@ -12,7 +12,7 @@ from analysis_factory import SYN_OPTIONS, ethernet, ip, make_batch, make_frames,
 from msgspec.structs import replace
 
 from fwtop.analysis.config import AdviseConfig
-from fwtop.analysis.proposals.matching import match_rows
+from fwtop.analysis.proposals.matching import bars_newcomers, match_rows
 from fwtop.analysis.proposals.preview import preview
 from fwtop.analysis.window.tcp_view import ACK, RST, SYN
 from fwtop.incidents.advisor import Advisor
@@ -250,6 +250,40 @@ def test_a_constant_that_real_hosts_have_is_none_without_a_baseline() -> None:
     usual = judged([{**syn, "window": 64240, "options": SYN_OPTIONS}], live=True).proposals
     assert usual
     assert all(one.rule is None or one.rule.match.tcp_window is None for one in usual)
+
+
+@pytest.mark.parametrize(
+    ("fields", "barred"),
+    [
+        ({}, True),
+        ({"ip_length": Range(60, 60)}, True),
+        ({"ip_length": Range(80, 80), "tcp_window": Range(64800, 64800)}, True),
+        ({"ip_length": Range(40, 40)}, False),
+        ({"tcp_window": Range(4660, 4660)}, False),
+        ({"ip_length": Range(60, 60), "ttl": Range(52, 52)}, False),
+    ],
+)
+def test_a_rule_on_syns_as_systems_send_them_bars_whoever_comes_next(
+    fields: dict[str, Range], barred: bool
+) -> None:
+    """Without calm before it no SYN is known to be a client's: such a rule had "0 of 3" clients hit."""
+    match = Match(protocol=6, dport=80, tcp_flags=(SYN | ACK, SYN), **fields)
+    assert bars_newcomers(match, None) is barred
+    flood = {"protocol": "tcp", "flags": "S", "dport": 80, "ttl": "40-60", "options": SYN_OPTIONS}
+    window = window_of([VISITORS, {**flood, "count": 6000}], live=True)
+    assert (preview(rule(Kind.XDP, match), window).collateral_share == 1.0) is barred
+
+
+def test_syns_as_systems_send_them_are_answered_with_cookies_before_anybody_is_known() -> None:
+    syn = {"protocol": "tcp", "flags": "S", "dport": 80, "ttl": "40-60", "count": 6000}
+    found = judged([{**syn, "options": SYN_OPTIONS}], live=True).proposals
+    assert found[0].kind == "synproxy"
+    assert all(one.rule is None or one.rule.match.ip_length is None for one in found)
+    assert (
+        judged([syn], live=True)
+        .proposals[0]
+        .fwtop.startswith("fwtop drop -4 --proto tcp --dport 80 --length 40:40")
+    )
 
 
 def test_mixed_impossible_flags_are_dropped_by_what_real_segments_always_have() -> None:

@@ -17,8 +17,7 @@ from msgspec.structs import replace
 
 from fwtop.analysis.connections import flows_of, flows_of_packets
 from fwtop.analysis.context import AnalysisContext, Finding
-from fwtop.analysis.proposals.effect import bars_newcomers
-from fwtop.analysis.proposals.matching import in_prefixes, match_rows
+from fwtop.analysis.proposals.matching import bars_newcomers, in_prefixes, match_rows
 from fwtop.analysis.proposals.normal import Normal
 from fwtop.analysis.window.counting import among
 from fwtop.analysis.window.tcp_view import ACK, SYN

@@ -11,7 +11,7 @@ from fwtop.analysis.context import AnalysisContext, Finding, Trait
 from fwtop.analysis.proposals import effect
 from fwtop.analysis.proposals.bystanders import has_return_path, others, users
 from fwtop.analysis.proposals.limits import fills_table, usual_rate
-from fwtop.analysis.proposals.matching import in_prefixes
+from fwtop.analysis.proposals.matching import USUAL_WINDOWS, in_prefixes
 from fwtop.analysis.proposals.normal import Normal
 from fwtop.analysis.proposals.prefixes import Addresses, fewest_prefixes, neighbours, single_hosts
 from fwtop.analysis.proposals.services import (
@@ -50,11 +50,6 @@ _MOST = 0.9  # of the packets have the value
 _OCCUPIED, _MOSTLY = 20, 0.5  # open connections to a service, and their part of all
 _NEARLY_ALL = 0.95
 _LARGE = 300  # bytes of IP
-# Windows that real systems open with: Linux since 4.20, before and with jumbo frames, Windows, macOS and
-# BSD, Solaris (the signatures of p0f 3, file p0f.fp)
-_USUAL_WINDOWS = (
-    64240, 65535, 29200, 28960, 14600, 5840, 8192, 16384, 32120, 32768, 42340, 62727, 64000, 64800,
-)  # fmt: skip
 _WITHOUT_OPTIONS = 20  # bytes of TCP header
 _KNOWN = 30  # normal packets, before their rate is known
 _RATE_FACTORS = (2.0, 4.0, 8.0)  # times what normal sources send
@@ -162,7 +157,7 @@ def _odd(features: Features, base: Match, *, guess: bool) -> Iterator[Form]:
     rows = rows[(packets.flags[rows] & FLAG_TRUNCATED) == 0]
     opens = base.tcp_flags is not None and base.tcp_flags[0] & base.tcp_flags[1] & (SYN | ACK) == SYN
     window, sequence, header = top("tcp_window"), top("tcp_seq"), top("tcp_header")
-    usual = window.value in _USUAL_WINDOWS or (window.value == 0 and not opens)
+    usual = window.value in USUAL_WINDOWS or (window.value == 0 and not opens)
     if window.share > _MOST and not (guess and usual):
         yield _constant("window", base, "tcp_window", window, "window")
     if sequence.share > _MOST:

@@ -16,13 +16,19 @@ from msgspec.structs import replace
 from fwtop.analysis.context import AnalysisContext, Finding
 from fwtop.analysis.proposals.census import Aim
 from fwtop.analysis.proposals.limits import fills_table, replayed, sustained
-from fwtop.analysis.proposals.matching import always_pass, in_prefixes, limit_groups, match_rows
+from fwtop.analysis.proposals.matching import (
+    always_pass,
+    bars_newcomers,
+    in_prefixes,
+    limit_groups,
+    match_rows,
+)
 from fwtop.analysis.proposals.normal import Normal
 from fwtop.analysis.window.tcp_view import ACK, SYN
 from fwtop.analysis.window.traffic import TCP, UDP, Rows, Traffic, mix
 from fwtop.model.addresses.address import Prefix, format_address
 from fwtop.model.harm import ClientHarm
-from fwtop.model.rule import RANGES, Level, Match, RateLimit, Rule
+from fwtop.model.rule import Level, Match, RateLimit, Rule
 from fwtop.model.traffic.packets import F64, U64, Fragment, Mask, PacketBatch
 from fwtop.render.numbers import percent
 from fwtop.rules.kind import Layer
@@ -239,15 +245,6 @@ def _lost_connections(match: Match, hit: Mask, packets: PacketBatch, pps: F64) -
     whole, struck = float(pps[within].sum()), float(pps[within & hit].sum())
     rest = max(parts, default=0.0) * whole - struck
     return np.asarray(np.where(within & ~hit, rest / (whole - struck), 0.0)) if rest > 0 else nothing
-
-
-def bars_newcomers(match: Match, limit: RateLimit | None) -> bool:
-    """Check for a rule that drops, only by port and flags, what every new client of a service begins with."""
-    ranges = (getattr(match, name) for name in RANGES)
-    narrow = (match.sources, match.payload, match.sport, match.fragment, *ranges)
-    mask, value = match.tcp_flags or (0, 0)
-    opens = SYN & mask == value and (match.protocol in (TCP, UDP) or match.tcp_flags is not None)
-    return limit is None and opens and not any(narrow)
 
 
 def _examples(part: F64, normal: Normal) -> tuple[str, ...]:

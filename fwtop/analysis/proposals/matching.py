@@ -18,7 +18,7 @@ from fwtop.model.addresses import roles
 from fwtop.model.addresses.address import Prefix, of_pairs, says_more
 from fwtop.model.addresses.keyed_rows import KeyedRows
 from fwtop.model.addresses.roles import AllowedPeer, Conversation, Role
-from fwtop.model.rule import Match, PayloadMatch, RateLimit
+from fwtop.model.rule import RANGES, Match, PayloadMatch, Range, RateLimit
 from fwtop.model.traffic.packets import I64, U8, U64, Fragment, Mask, PacketBatch
 from fwtop.rules.fields import FIELDS, SEGMENT
 
@@ -26,6 +26,16 @@ _FULL = np.uint64(0xFFFFFFFFFFFFFFFF)
 _ALONE = 4  # bytes of a payload that are compared one by one before all
 WIDTH = 160  # about the payload bytes of a live sample
 _FIN, _RST = 1, 4
+# Windows that real systems open with: Linux since 4.20, before and with jumbo frames, Windows, macOS and
+# BSD, Solaris (the signatures of p0f 3, file p0f.fp); and the sizes of their SYNs over IPv4 and IPv6
+USUAL_WINDOWS = (
+    64240, 65535, 29200, 28960, 14600, 5840, 8192, 16384, 32120, 32768, 42340, 62727, 64000, 64800,
+)  # fmt: skip
+_OF_SYNS = {
+    "tcp_window": USUAL_WINDOWS,
+    "tcp_header": (32, 40, 44),
+    "ip_length": (52, 60, 64, 72, 80, 84),
+}
 _DISCOVERY, _FROM_LINK = (134, 136), 255  # RFC 4861: advertisements, solicitations; hop limit
 
 
@@ -367,3 +377,22 @@ def _matches(role: Role, port: int, sources: tuple[Prefix, ...]) -> Iterator[Mat
             yield Match(sources, protocol=UDP, dport=bfd)
         yield Match(sources, protocol=TCP, dport=roles.BGP_PORT)
         yield Match(sources, protocol=TCP, sport=roles.BGP_PORT)
+
+
+def bars_newcomers(match: Match, limit: RateLimit | None) -> bool:
+    """Check for a rule that drops what every new client of a service begins with, or every one of a system.
+
+    It looks at no more than ports, flags, and sizes and windows that are a system's own.
+    """
+    ranges = (getattr(match, name) for name in RANGES if not _is_usual(match, name))
+    narrow = (match.sources, match.payload, match.sport, match.fragment, *ranges)
+    mask, value = match.tcp_flags or (0, 0)
+    opens = SYN & mask == value and (match.protocol in (TCP, UDP) or match.tcp_flags is not None)
+    return limit is None and opens and not any(narrow)
+
+
+def _is_usual(match: Match, name: str) -> bool:
+    """Whether a field has a value that SYNs of common systems have."""
+    field: Range | None = getattr(match, name)
+    values = _OF_SYNS.get(name, ()) if match.protocol == TCP else ()
+    return field is not None and any(field.low <= value <= field.high for value in values)

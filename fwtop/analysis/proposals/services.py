@@ -116,10 +116,12 @@ def _main_ports(context: AnalysisContext, finding: Finding) -> list[int]:
 
 
 def _has_clients(context: AnalysisContext, port: int) -> bool:
-    """Check whether real connections go to a TCP port, now or usually."""
-    before = context.baseline.rows
+    """Check whether real connections go to a TCP port, now or usually; before calm was seen, they may."""
+    before, doors = context.baseline.rows, context.baseline.doors
     used = context.tcp.real & (context.traffic.packets.dport == port)
-    return bool(used.any() or ((before.protocol == TCP) & (before.dport == port)).any())
+    if used.any() or ((before.protocol == TCP) & (before.dport == port)).any():
+        return True
+    return not context.baseline.ready and (len(doors) == 0 or len(doors.at(TCP << 16 | port)) > 1)
 
 
 def attacked_behind(context: AnalysisContext, finding: Finding) -> tuple[Prefix, ...]:
