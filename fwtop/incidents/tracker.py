@@ -54,10 +54,8 @@ class Tracked(Struct):
     cut_since: float = 0.0  # when the first rule against it was installed
     cut_until: float = 0.0  # end of the last window that saw one in force; 0: none did
     cut_peak_pps: float = 0.0  # its peak when the first was seen in force
-    held_until: float = (
-        0.0  # end of the last window in which rules dropped what its senders still send; 0: none
-    )
-    held_pps: float = 0.0  # as much of it
+    held_until: float = 0.0  # end of the last window in which rules dropped what its senders sent on
+    held_pps: float | None = None  # as much of it; None: no rule holds it off
     sources: U64 = field(default_factory=lambda: np.zeros(0, np.uint64))  # hashed, of its packets so far
     _pulse_began: float = 0.0
     _longest_pulse: float = 0.0
@@ -153,7 +151,8 @@ class Tracker:
             if one.noted < end:
                 self._go_on(one, *unjudged)
                 self._rest(one, end, lasting(one))
-                self._hold(one, end, held)
+        for one in self.open:
+            self._hold(one, started, end, held)
         for sighting, one in zip(sightings, result, strict=True):
             if not sighting.state:  # a full table is an effect of an attack, and replaces none
                 one.follows = one.follows or self._predecessor(one)
@@ -221,14 +220,16 @@ class Tracker:
         if not held and end - one.until > (one.pause_limit_seconds if proven else self._blind_seconds):
             one.paused, one.ended, one.found_over = None, one.until, end
 
-    def _hold(self, one: Tracked, end: float, held: Callable[[Tracked], float | None]) -> None:
+    def _hold(
+        self, one: Tracked, started: float, end: float, held: Callable[[Tracked], float | None]
+    ) -> None:
         """Take note of whether rules hold off one that pauses: it has not ended while its senders go on."""
         pps = held(one) if one.paused is not None else None
-        if pps:
+        if pps and started >= one.until:  # what is dropped is not of its last second
             one.held_until = end
-        one.held_pps = pps or 0.0
-        if pps is None:
+        elif pps is None:
             one.held_until = 0.0
+        one.held_pps = pps if one.held_until else None
 
     def _sampled_seconds(self, since: float) -> float:
         """Return how long packets were sampled since a moment: what goes on would have been named."""

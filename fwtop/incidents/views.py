@@ -66,6 +66,7 @@ def incident_of(context: AnalysisContext, sighted: Sighted, tracked: Tracked) ->
         letter=tracked.letter,
         paused=tracked.paused,
         last=tracked.until,
+        held_pps=tracked.held_pps,
         completes=_completes(context, finding),
         holds=finding.held.number if finding.held is not None else 0,
         holds_of=finding.held.of_port if finding.held is not None else 0,
@@ -89,8 +90,7 @@ def resting(tracked: Tracked) -> Incident | None:
     gone = tracked.paused is not None or tracked.ended is not None
     if not gone:  # the observation can't tell, or its packets go on unnamed
         return replace(before, last=tracked.until)
-    held_pps = tracked.held_pps if tracked.held_until else None
-    paused, ended, last = tracked.paused, tracked.ended, tracked.until
+    paused, ended, last, held_pps = tracked.paused, tracked.ended, tracked.until, tracked.held_pps
     return replace(
         before, pps=0.0, bps=0.0, share=0.0, paused=paused, ended=ended, last=last, held_pps=held_pps
     )

@@ -6,12 +6,11 @@ from msgspec import Struct
 from rich.style import Style
 
 from fwtop.model.traffic.counters import ConntrackSample
-from fwtop.model.traffic.session import FULL_TABLE, NOTICED, STOPPED, Flow, flow_of
+from fwtop.model.traffic.session import NOTICED, STOPPED, Flow, flow_of
 from fwtop.model.traffic.snapshot import Incident, Snapshot
 from fwtop.render.numbers import DAY_AND_TIME, utc
 from fwtop.render.rows.defence import holding, taken
-from fwtop.render.verdict import Badge, Verdict, attack_pps, attacks_of, held_off, verdict_of
-from fwtop.rules.kinds import drops_nothing
+from fwtop.render.verdict import Badge, Verdict, attack_pps, attacks_of, verdict_of
 from fwtop.ui.clients import clients_forms
 from fwtop.ui.format import about, bits, duration, number, percent, shortened
 from fwtop.ui.keys import KEY_MAP
@@ -39,6 +38,7 @@ from fwtop.ui.style import (
     spread,
     width_of,
 )
+from fwtop.ui.trial import trial_parts
 
 
 class HeaderState(Struct, frozen=True):
@@ -251,7 +251,7 @@ def _keys(verdict: Verdict, snapshot: Snapshot, state: HeaderState) -> Line:
 def _reasons(verdict: Verdict, snapshot: Snapshot, attacks: tuple[Incident, ...]) -> list[Line]:
     missing: list[Line] = [[(line, WARN)] for line in (snapshot.judgement.not_judged,) if line]
     if verdict.badge in (Badge.HARM, Badge.TRIAL):
-        of_rule = _of_rule(verdict, attacks, snapshot)
+        of_rule = trial_parts(verdict, attacks, snapshot)
         return [*of_rule[:1], *missing, *of_rule[1:]]
     if verdict.badge is Badge.CALM:
         notes: list[Line] = [[(note, WARN)] for note in snapshot.notes[:1]]
@@ -282,59 +282,6 @@ def _of_one_past(one: Incident, now: float) -> Line:
         return [(one.title, STRONG), (f", last packet {duration(now - one.last)} ago", TEXT)]
     sent = f": its senders still send {number(one.held_pps)} pps" if one.held_pps else ""
     return [("my rules hold off ", TEXT), (one.title, STRONG), (sent, TEXT)]
-
-
-def _of_rule(verdict: Verdict, attacks: tuple[Incident, ...], snapshot: Snapshot) -> list[Line]:
-    """Write what a rule costs clients, or what those on trial drop."""
-    status, loss = verdict.rule, verdict.loss
-    if loss is not None or status is None:
-        return [[(f"rule {loss.rule}: {loss.words} since it is in", BAD)]] if loss is not None else []
-    rule = status.rule
-    if drops_nothing(rule) and len(verdict.trials) == 1:
-        return [[(f"rule {rule.id} drops nothing by itself: ", TEXT), (rule.summary, STRONG)]]
-    several = len(verdict.trials) > 1
-    who = f"rules {', '.join(verdict.trials)} drop" if several else f"rule {rule.id} drops"
-    drops: Line = [(f"{who} {number(verdict.trial_pps)} pps", STRONG)]
-    is_new = rule.created > snapshot.started  # a share of what arrived partly before it says nothing
-    if is_new or not attacks or verdict.attack_pps <= 0 or holding(attacks[0]):
-        return [drops, *_without_share(attacks, verdict, snapshot)]
-    if verdict.trial_share < STOPPED <= verdict.stopped and verdict.other >= NOTICED:
-        return _beside_another(drops, who, verdict)
-    wanted = None if several or len(attacks) > 1 else rule.predicted_attack_share  # it was one attack's
-    return _of_share(drops, verdict.trial_share, wanted, attacks, snapshot)
-
-
-def _without_share(attacks: tuple[Incident, ...], verdict: Verdict, snapshot: Snapshot) -> list[Line]:
-    """Write how a trial does while no share of the attacks tells."""
-    if attacks and (held := holding(attacks[0])):  # what was expected is a share of these
-        return [[(f"the attack still {held}", WARN)], [("open until the server ends them", DIM)]]
-    if not attacks and held_off(snapshot):
-        return [[("attack stopped", TEXT), (" ✔", STRONG)]]
-    return [[("measuring …" if attacks and verdict.attack_pps > 0 else "no attack now", DIM)]]
-
-
-def _beside_another(drops: Line, who: str, verdict: Verdict) -> list[Line]:
-    """Write what is stopped together with another firewall; a rule that drops nothing has no part in it."""
-    if verdict.trial_share < NOTICED and verdict.other >= STOPPED:
-        return [drops, [(f"other firewall stops {percent(verdict.other)} already", DIM)]]
-    stops = f"{who.rpartition(' ')[0]} and other firewall stop {percent(verdict.stopped)}"
-    return [[(stops, STRONG), (" ✔", STRONG)], [(f"{number(verdict.trial_pps)} pps on trial", TEXT)]]
-
-
-def _of_share(
-    drops: Line, part: float, wanted: float | None, attacks: tuple[Incident, ...], snapshot: Snapshot
-) -> list[Line]:
-    """Write which share of the attacks a trial drops, against what was foretold, and what it leaves."""
-    of = "the attack" if len(attacks) == 1 else "all attacks"
-    told = percent(part)
-    drops = [*drops, (f" {'= ' if told[0].isdigit() else ''}{told}", TEXT), (f" of {of}", TEXT)]
-    if wanted is None:
-        return [[*drops, (" ✔", STRONG)] if part >= STOPPED else drops]
-    effects = (one for one in snapshot.judgement.on if one.cause == attacks[0].id)
-    left = [one.title for one in effects if one.kind != FULL_TABLE]
-    why = f"not yet: {', '.join(left)}" if left else "not yet"
-    fulfilled: Span = ("✔", STRONG) if part >= wanted * 0.9 else (why, WARN)
-    return [drops, [(f"expected {percent(wanted)} ", DIM), fulfilled]]
 
 
 def _of_drops(verdict: Verdict, whose: str) -> list[Line]:

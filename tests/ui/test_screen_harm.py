@@ -147,6 +147,23 @@ async def test_a_trial_says_that_the_attack_stopped_with_it(held_pps: float | No
     assert ("paused" in row) is (held_pps is None), row
 
 
+@pytest.mark.parametrize(
+    ("note", "words"),
+    [
+        ("closed 1,200 open connections", "rule 7 closed 1,200 open connections  attack stopped ✔"),
+        ("closed 0 open connections", "no attack"),
+    ],
+)
+def test_a_trial_that_closed_what_an_attack_held_says_so(note: str, words: str) -> None:
+    """Its tool gives up then, so that the rule has nothing to drop."""
+    shown = provisional()
+    rules = tuple(replace(one, note=note, pps=0.0) for one in shown.mitigations)
+    ledger = tuple(row for row in shown.tables.ledger if row.rule is None)
+    quiet = replace(shown, mitigations=rules, judgement=replace(shown.judgement, attacks=()))
+    quiet = replace(quiet, tables=replace(quiet.tables, ledger=ledger))
+    assert words in header(quiet)[1]
+
+
 def test_log_and_programs_hear_of_harm_once_and_of_its_end() -> None:
     before, during = provisional(), harm(provisional())
     (begun,) = derive(before, during)
