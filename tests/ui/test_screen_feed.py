@@ -22,6 +22,16 @@ def with_rate(pps: float) -> Snapshot:
     return replace(base, tables=replace(base.tables, totals=replace(base.tables.totals, pps=pps)))
 
 
+async def test_before_the_first_snapshot_no_list_says_what_it_cannot_know() -> None:
+    """With keys pressed the Path tab said that a capture doesn't tell, and Rules that no rule is active."""
+    async with running(None) as run:
+        for tab in TABS:
+            run.app.main.tabs.show(tab.name)
+            await run.press("down", "tab")
+            for said in ("a capture", "no rule", "nothing has happened", "nothing yet"):
+                assert said not in run.text(), tab.name
+
+
 async def test_newest_snapshot_wins_whatever_the_feed_sends() -> None:
     async with running(None) as run:
         assert "waiting for the first numbers" in run.status

@@ -279,6 +279,8 @@ class Panel(Lines):
         return self.spec.title_of(self._cell_context)
 
     def _empty_text(self) -> str:
+        if self._snapshot is NOTHING:  # what it would say isn't known yet
+            return ""
         if self.rows.hidden:
             return f"nothing matches /{self.rows.filter}"
         return KEY_MAP.words(self.view.empty) or self._cell_context.history.problem
