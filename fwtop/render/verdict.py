@@ -70,7 +70,7 @@ class Verdict(Struct, frozen=True):
             return ""
         if self.cores is None:
             return "cost unknown"
-        saves = f"a rule would save {percent(self.saved)}" if self.spares else "no rule is worth it"
+        saves = f"a rule would save up to {percent(self.saved)}" if self.spares else "no rule is worth it"
         return f"at {percent(self.cores)} of a core; {saves}"
 
     @property
