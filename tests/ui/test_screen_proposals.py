@@ -12,9 +12,10 @@ from screen_factory import SCENES, snapshot
 from screen_run import LARGE, SMALL, Run, running
 
 from fwtop.lab import scenario
-from fwtop.model.rule import Kind, Match, Rule, Setting
+from fwtop.model.rule import Kind, Match, Preview, Rule, Setting
 from fwtop.model.traffic.severity import Harm
 from fwtop.model.traffic.snapshot import Origin, Proposal, Snapshot
+from fwtop.ui.lists.attacks import Part, stopped
 from fwtop.ui.lists.numbers import ProposalList, covered_by
 from fwtop.ui.lists.proposals import PROPOSAL_VIEW, against_words, in_brief
 from fwtop.ui.lists.rows import Fold
@@ -228,6 +229,20 @@ async def test_a_set_lists_its_rules_by_the_letters_of_their_attacks() -> None:
     async with running(replace(shot, judgement=replace(shot.judgement, attacks=turned)), (120, 40)) as run:
         await run.press("A")
         assert re.findall(r"│ ([AB])  ", run.text()) == ["A", "B"]
+
+
+def test_a_set_says_what_it_stops_in_the_order_of_its_rules() -> None:
+    """Previews have their attacks by what they stop of each."""
+    shares = (("A", "C", "B"), ("B", "C", "A"), ("C", "B", "A"))
+    made = [
+        Preview(1.0, 1.0, 0.0, 0.0, 1.0, attacks=((first, 1.0), (second, 0.1), (third, 0.0)))
+        for first, second, third in shares
+    ]
+    parts = [
+        Part(Rule("", Kind.XDP, Match(), "", 600), letter, one)
+        for letter, one in zip("ABC", made, strict=True)
+    ]
+    assert list(stopped(parts).items()) == [("A", 1.0), ("B", 1.0), ("C", 1.0)]
 
 
 @pytest.mark.one_each("0")
