@@ -357,7 +357,7 @@ class Part(Struct, frozen=True):
 def stopped(parts: Sequence[Part]) -> dict[str, float]:
     """Return the share of each attack, by title, that the best of the rules stops beside active ones."""
     made = [part.preview for part in parts if part.preview is not None and not part.left_out]
-    found = {one.attacks[0][0]: 0.0 for one in made if one.attacks}  # in the rules' order what each is against
+    found = {one.attacks[0][0]: 0.0 for one in made if one.attacks}  # in the rules' order
     for one in made:
         for title, share in (dict(one.attacks) | dict(one.together)).items():
             found[title] = max(found.get(title, 0.0), share)
