@@ -32,6 +32,8 @@ from fwtop.render.numbers import plural
 _NEARLY_ALL = 0.95  # of the packets, or connections
 _MOST = 0.5  # of the packets: fwtop's rules drop them
 _NO_MORE = 1.2  # times the incident's peak, for what sampling errs by
+# Where tools go on at their pace: a connection was three packets or more, an attempt is six SYNs in a minute
+_ATTEMPTS = 2.2
 _CUT = "a rule cut its senders off"
 _AGAIN = "that a rule cut off"
 _REQUEST_SECONDS = 1.0  # after the handshake: what was opened just before a rule lost its request to it
@@ -180,14 +182,15 @@ def _comes_of(
 ) -> bool:
     """Check whether an incident is no more than its cause was, by sources that rules have cut."""
     holds = cause.shown.holds if cause.shown is not None else 0  # of each a SYN a second, as kernels do
-    if incident.pps > _NO_MORE * max(cause.cut_peak_pps, holds):
+    opens = Trait.OPENINGS in finding.traits and cause.shown is not None and cause.shown.completes
+    if incident.pps > (_ATTEMPTS if opens else _NO_MORE) * max(cause.cut_peak_pps, holds):
         return False
     now = context.traffic.started + context.traffic.seconds
     stopped = incident.mine_share >= _MOST and now - cause.cut_until <= _JUDGED_SECONDS
     if finding.held is None and not stopped and not _ends_connections(context, finding):
         return False  # no rule against the cause stops it: another vector, or another attack in their names
     stays = cause.id != incident.id and finding.held is not None and not _keep_coming(finding.held, context)
-    if incident.severity.is_near and not stays:
+    if incident.severity.is_near and not stays and incident.mine_share < _NEARLY_ALL:
         return False
     sources, weight = _sources(context, finding)
     known = float(weight[among(sources, senders)].sum())

@@ -139,6 +139,15 @@ def test_syns_that_a_rule_leaves_without_an_answer_are_the_incident_that_it_is_a
     assert found["http_flood"].evidence[0].endswith("looks like a SYN flood")
 
 
+def test_attempts_at_the_old_pace_are_retries_though_each_is_several_packets() -> None:
+    """A SYN without an answer is sent again after 1, 3, 7, 15 and 31 seconds."""
+    rng = Random(1)
+    found = judged([*flood(rng), *syns(rng, BOTS, times=160)])
+    assert found["syn_flood"].pps > 1.7 * found["http_flood"].peak_pps
+    assert found["syn_flood"].title == "Retries of HTTP flood"
+    assert found["syn_flood"].severity.harm is Harm.UNUSUAL
+
+
 def test_what_begins_after_the_rule_is_an_effect_of_the_incident() -> None:
     """Some of the bots still get through, so that their requests go on beside what the others send again."""
     rng = Random(1)
