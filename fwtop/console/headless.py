@@ -109,7 +109,7 @@ def run_record(options: Options, handoff: Handoff, descriptors: list[int]) -> in
         for subject, sentence in agent.take(snapshot) if agent is not None else ():
             outputs.tell(Alarm("automatic", rfc3339(snapshot.at), snapshot.host, subject, sentence))
             print(f"fwtop: {sentence}", file=sys.stderr)
-        if agent is not None:
+        if agent is not None and agent.due is not None:
             console.session.tick_by(agent.due)
 
     def deliver(snapshot: Snapshot) -> None:

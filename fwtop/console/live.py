@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -32,8 +31,7 @@ from fwtop.model.errors import FwtopError
 from fwtop.model.harm import ClientLoss
 from fwtop.model.rule import ACTIVE_STATES, Preview, Rule, State
 from fwtop.model.traffic.counters import Counters
-from fwtop.model.traffic.packets import Hook, PacketBatch, Window
-from fwtop.model.traffic.session import end_of
+from fwtop.model.traffic.packets import PacketBatch, Window
 from fwtop.model.traffic.snapshot import (
     Judgement,
     Origin,
@@ -47,7 +45,6 @@ from fwtop.model.traffic.snapshot import (
 from fwtop.rehearsal.asked import asked_of
 from fwtop.rehearsal.host import KnownPeers
 from fwtop.stats.engine import Engine
-from fwtop.stats.ledger import attributed, is_before_arrival
 from fwtop.stats.services import with_rates
 
 if TYPE_CHECKING:  # a recorder has none
@@ -61,6 +58,7 @@ _CLIENTS = 20  # that are listed during an attack, however little they send
 _SOME_CONNECTIONS = 32
 _LATE_SECONDS = 60.0  # how long a late answer stays in the notes
 _CLIENT_SECONDS = 3.5  # that the rate of known clients is of: no bots are in that of all then
+_NOTICE_SECONDS = 0.1  # until another thread's wish for a tick is seen
 _MOST_MISSED = 20  # ticks in a row without a snapshot: that is no watch any more
 
 
@@ -107,35 +105,6 @@ class RulePreviews:
 
 
 Tap = Callable[[PacketBatch, Counters], None]
-
-
-class RunningTotals:
-    """Packets since the observation began, by what became of them: windows overlap, and don't add up."""
-
-    def __init__(self) -> None:
-        self.packets = 0
-        self.bytes = 0
-        self.samples = 0
-        self.lost = 0  # samples
-        self.ends = {"mine": 0, "other": 0, "kernel": 0, "reaches": 0}
-
-    def add(self, batch: PacketBatch, counters: Counters) -> None:
-        """Add one poll; its samples tell which rules dropped packets."""
-        self.packets += counters.arrived_packets
-        self.bytes += counters.arrived_bytes
-        self.samples += len(batch)
-        self.lost += counters.records_lost
-        left, late = counters.arrived_packets, 0
-        for drop in attributed(counters, batch.select(np.flatnonzero(batch.hook == Hook.DROP))):
-            self.ends[end_of(drop)] += drop.packets
-            if is_before_arrival(drop):  # neither counted as arrived so far nor part of what is left
-                self.packets += drop.packets
-                self.bytes += drop.bytes
-            else:
-                left -= drop.packets
-            late += 0 if drop.before_delivery else drop.packets
-        accepted = counters.accepted_packets
-        self.ends["reaches"] += max(left if accepted is None else accepted - late, 0)
 
 
 class LiveSession:
@@ -201,13 +170,14 @@ class LiveSession:
         return self._reading.whole_rule(rule_id)
 
     def rules_changed(self) -> None:
-        """Poll the rules on the next tick, and refresh at the normal rate: an action changed a rule."""
+        """Tick now, with the rules polled, and then at the normal rate: an action changed a rule."""
         self.rules.poll_soon()
         self._refresh.changed()
+        self._wanted = 0.0
 
-    def tick_by(self, when: float | None) -> None:
+    def tick_by(self, when: float) -> None:
         """Have the next tick no later than at a time, Unix seconds."""
-        self._wanted = time.monotonic() + when - time.time() if when is not None else math.inf
+        self._wanted = min(self._wanted, time.monotonic() + when - time.time())
 
     def start(self) -> None:
         """Begin the observation; discard everything counted earlier."""
@@ -313,20 +283,27 @@ class LiveSession:
         due = time.monotonic()
         freed = FreedMemory()
         while not stop.is_set():
+            self._wanted = math.inf
             on_snapshot(self._tick_or_last())
             freed.give_back()
             waited = 0.0
             # A key press or a change in traffic may restore the normal rate meanwhile.
             while waited < self._refresh.tick_seconds(tick_seconds) and not stop.is_set():
                 step = self._refresh.check_seconds(tick_seconds)
-                due = max(min(due + step, self._wanted), time.monotonic())
-                stop.wait(due - time.monotonic())
-                waited += step
-                if due >= self._wanted:
-                    self._wanted = math.inf
+                due = max(due + step, time.monotonic())
+                if self._waited(due, stop):
+                    due = time.monotonic()
                     break
+                waited += step
                 if self._source.traffic_changed() and self._refresh.tick_early(tick_seconds):
                     break
+
+    def _waited(self, until: float, stop: threading.Event) -> bool:
+        """Wait; return whether another thread, or a policy, wants a tick before then."""
+        while (left := min(until, self._wanted) - time.monotonic()) > 0:
+            if stop.wait(min(left, _NOTICE_SECONDS)):
+                break
+        return self._wanted <= until
 
     def _tick_or_last(self) -> Snapshot:
         """Return a snapshot; the last one, marked, if none can be made: the watch goes on."""

@@ -10,8 +10,9 @@ from msgspec.structs import replace
 
 from fwtop.model.rule import Match
 from fwtop.model.traffic.counters import NETFILTER_DROP, Counters, DropCount, RuleCount
-from fwtop.model.traffic.packets import U16, Fragment, Mask, PacketBatch
+from fwtop.model.traffic.packets import U16, Fragment, Hook, Mask, PacketBatch
 from fwtop.model.traffic.protocols import WITH_PORTS
+from fwtop.model.traffic.session import end_of
 from fwtop.model.traffic.snapshot import LedgerRow
 
 _LEAST_SAMPLES = 20
@@ -288,3 +289,32 @@ def _placed(parts: list[DropCount], drop: DropCount) -> list[DropCount]:
 def _rest(drop: DropCount, left: int) -> list[DropCount]:
     reason = f"{drop.reason} ({FOREIGN})" if left < drop.packets else drop.reason
     return [replace(drop, reason=reason, packets=left)] if left else []
+
+
+class RunningTotals:
+    """Packets since the observation began, by what became of them: windows overlap, and don't add up."""
+
+    def __init__(self) -> None:
+        self.packets = 0
+        self.bytes = 0
+        self.samples = 0
+        self.lost = 0  # samples
+        self.ends = {"mine": 0, "other": 0, "kernel": 0, "reaches": 0}
+
+    def add(self, batch: PacketBatch, counters: Counters) -> None:
+        """Add one poll; its samples tell which rules dropped packets."""
+        self.packets += counters.arrived_packets
+        self.bytes += counters.arrived_bytes
+        self.samples += len(batch)
+        self.lost += counters.records_lost
+        left, late = counters.arrived_packets, 0
+        for drop in attributed(counters, batch.select(np.flatnonzero(batch.hook == Hook.DROP))):
+            self.ends[end_of(drop)] += drop.packets
+            if is_before_arrival(drop):  # neither counted as arrived so far nor part of what is left
+                self.packets += drop.packets
+                self.bytes += drop.bytes
+            else:
+                left -= drop.packets
+            late += 0 if drop.before_delivery else drop.packets
+        accepted = counters.accepted_packets
+        self.ends["reaches"] += max(left if accepted is None else accepted - late, 0)

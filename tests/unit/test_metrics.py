@@ -15,7 +15,6 @@ from prometheus_client.parser import text_string_to_metric_families
 from stored_samples import POISON, START, attack, rule, snapshot, status
 
 from fwtop.cli.recorder import listen
-from fwtop.console.live import RunningTotals
 from fwtop.console.publish import outputs
 from fwtop.console.publish.metrics import MAX_KINDS, MAX_RULES, exposition
 from fwtop.console.publish.outputs import ScrapeServer, answer
@@ -23,6 +22,7 @@ from fwtop.model.errors import FwtopError
 from fwtop.model.traffic.counters import ConntrackSample, Counters, DropCount, RuleCount, TcpService
 from fwtop.model.traffic.packets import PacketBatch
 from fwtop.model.traffic.snapshot import Snapshot
+from fwtop.stats.ledger import RunningTotals
 
 Poll = Callable[..., Any]
 Series = dict[tuple[str, ...], float]

@@ -13,10 +13,10 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from fwtop import __version__
-from fwtop.console.live import RunningTotals
 from fwtop.model.rule import ACTIVE_STATES
 from fwtop.model.traffic.snapshot import Incident, Snapshot
 from fwtop.render.verdict import Badge, verdict_of
+from fwtop.stats.ledger import RunningTotals
 
 MAX_KINDS = 16
 MAX_RULES = 64

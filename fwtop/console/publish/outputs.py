@@ -24,12 +24,13 @@ from msgspec import Struct, field
 
 from fwtop.alarms.message import Alarm, AlarmConfig
 from fwtop.console.handoff import DropOptions, Options
-from fwtop.console.live import RunningTotals, Tap
+from fwtop.console.live import Tap
 from fwtop.console.publish.alarms import Alarms
 from fwtop.console.publish.drops import DropLog, DropPicker
 from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.model.wire import of_plain
 from fwtop.render.observation import observation_json
+from fwtop.stats.ledger import RunningTotals
 
 
 class ServiceState:
