@@ -18,12 +18,13 @@ from fwtop.model.traffic.packets import F64, Hook, Interval, OriginLookup, Packe
 from fwtop.model.traffic.snapshot import Sampling, Share, Tables, Totals
 from fwtop.stats import destinations, ledger, payloads, sources
 from fwtop.stats.sums import BYTES, DROPPED, SAMPLES, SUMS, VARIANCE, WEIGHT, XDP_DROPPED, KeyedSums, Scale
-from fwtop.stats.window import Reservoir, SlidingRows, add_counters
+from fwtop.stats.window import Reservoir, SlidingRows, add_counters, part_of
 
 _JOIN_ROWS = 200_000  # packets that wait to be joined: a join costs as much as the whole
 _JOIN_FEEDINGS = 256
 _EARLY_SECONDS = 0.05  # ticks are never exactly on time: the window must not gain and lose one by turns
 _AFTER_SECONDS, _AFTER_ROWS = 1.0, 2_000  # that tell what became of traffic by now, without the time before
+_OVER_SECONDS = 0.5  # by which the oldest poll may begin before the window
 _KEPT_DROPPED = 20_000  # rows of the other hooks that are kept if the window is unlimited
 
 
@@ -95,6 +96,7 @@ class Engine:
         parts = (arrived, dropped, accepted)
         if self._window_seconds is not None:  # before these come, so that what is gone isn't copied with them
             self._forget(now - self._window_seconds, keep=0)
+            self._cut(now - self._window_seconds)
         for store, part in zip(self._stores, parts, strict=True):
             store.append(part)
         last_ns = int(arrived.time_ns.max()) if len(arrived) else None
@@ -132,6 +134,31 @@ class Engine:
             for store, count in zip(self._stores, gone.rows, strict=True):
                 assert isinstance(store, SlidingRows)  # noqa: S101 - window_seconds is given
                 store.forget(count)
+
+    def _cut(self, before: float) -> None:
+        """Let the oldest poll begin here: in calm one is longer than the window, and thins an attack out.
+
+        Of its counters the part stays that is left of its samples.
+        """
+        first = self._fed[0] if self._fed else None
+        if first is None or first.counters is None:
+            return
+        left = first.now - before
+        if first.counters.seconds - left < _OVER_SECONDS:
+            return
+        clock, kept, weights = self._clock(), [], []
+        for store, count in zip(self._stores, first.rows, strict=True):
+            assert isinstance(store, SlidingRows)  # noqa: S101 - window_seconds is given
+            rows = store.rows().select(slice(0, count))
+            gone = 0 if clock is None else int(np.count_nonzero(rows.time_ns < (before - clock) * 1e9))
+            store.forget(gone)
+            kept.append(rows.select(slice(gone, None)))
+            weights.append((float(kept[-1].weight.sum()), float(rows.weight.sum())))
+        some, whole = weights[0]  # of what arrived
+        counters = part_of(first.counters, left, some / whole if whole else left / first.counters.seconds)
+        digest = Digest.of(kept[0], kept[1], counters.one_in, self._lookup)
+        rows_left = (len(kept[0]), len(kept[1]), len(kept[2]))
+        self._fed[0] = replace(first, counters=counters, digest=digest, rows=rows_left)
 
     def _join(self) -> None:
         """Join waiting feeds with everything counted since the start."""

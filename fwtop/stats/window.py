@@ -157,6 +157,30 @@ def add_counters(parts: list[Counters]) -> Counters:
     )
 
 
+def part_of(counters: Counters, seconds: float, share: float) -> Counters:
+    """Return the counters of a part of an interval: of so many seconds, with such a share of the packets."""
+
+    def some(count: int) -> int:
+        return round(count * share)
+
+    accepted, size = counters.accepted_packets, counters.accepted_bytes
+    return replace(
+        counters,
+        seconds=seconds,
+        arrived_packets=some(counters.arrived_packets),
+        arrived_bytes=some(counters.arrived_bytes),
+        accepted_packets=None if accepted is None else some(accepted),
+        accepted_bytes=None if size is None else some(size),
+        protocols={name: (some(count), some(of)) for name, (count, of) in counters.protocols.items()},
+        drops=tuple(
+            replace(one, packets=some(one.packets), bytes=some(one.bytes), filtered=some(one.filtered))
+            for one in counters.drops
+        ),
+        rules=tuple(replace(one, packets=some(one.packets), bytes=some(one.bytes)) for one in counters.rules),
+        records_lost=some(counters.records_lost),
+    )
+
+
 def _watched(parts: list[Counters]) -> float:
     """Return the share of all packets that was counted, weighted by arrivals."""
     arrived = sum(part.arrived_packets for part in parts)

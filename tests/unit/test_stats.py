@@ -233,6 +233,26 @@ def test_the_window_slides_by_the_clock() -> None:
     assert tables.protocols["udp"].packets == 40
 
 
+def test_a_poll_that_is_longer_than_the_window_is_cut_where_that_begins() -> None:
+    """In calm a recorder polls every four seconds: an attack was a rate of seven for its first three."""
+    engine = Engine(NoOrigin(), window_seconds=3.0, live=True)
+    calm, flood = packets(400), packets(2_000)
+    calm.time_ns[:] = np.arange(400) * 10**7
+    calm.dst_lo[:], flood.dst_lo[:] = 1, 2
+    flood.time_ns[:] = 4 * 10**9 + np.arange(2_000) * 250_000
+    calm_counts = Counters(4.0, 400, 24_000, accepted_packets=400, protocols={"udp": (400, 24_000)})
+    engine.feed(calm, calm_counts, 104.0)
+    assert engine.window().seconds == 4.0, "the newest is whole: what it counted is told once"
+    engine.feed(flood, Counters(0.5, 2_000, 120_000), 104.5)
+    window, tables = engine.window(), engine.tables()
+    assert (window.started, window.seconds) == (101.5, 3.0)
+    left = len(window.arrived) - 2_000
+    assert left == pytest.approx(250, abs=2)
+    assert tables.totals.packets == 2_000 + left
+    assert [one.share.packets for one in tables.destinations] == [2_000, left]
+    assert window.intervals[0].packets == window.intervals[0].samples == left
+
+
 @pytest.mark.parametrize(("a_second", "since"), [(6_000, 5.0), (900, 3.0)])
 def test_the_window_begins_where_other_rules_came_into_force(a_second: int, since: float) -> None:
     """A second that is wholly under the new rules tells more than three that are not, if it has packets."""
