@@ -1,6 +1,7 @@
 """The short-lived process that compiles XDP rules and swaps them in, so that the guardian never loads LLVM.
 
-`python -I -m fwtop.xdp.loader FD` answers one request (fwtop/xdp/messages.py) on the socket FD and exits.
+`python -I -m fwtop.xdp.loader FD` answers one request (fwtop/xdp/messages.py) on the socket FD and exits. One
+that has compiled waits a while for what is to be done with the code.
 """
 
 from __future__ import annotations
@@ -28,28 +29,45 @@ _MAX_HITS = 240  # maps of counters in one reply: SCM_MAX_FD is 253
 
 
 def main(arguments: list[str]) -> int:
-    """Answer one request and return the exit status."""
+    """Answer a request and return the exit status."""
     if len(arguments) != 1 or not arguments[0].isdigit():
         print("usage: python -I -m fwtop.xdp.loader FD", file=sys.stderr)
         return 2
     bpffs.enter_init_mounts()
     with socket.socket(fileno=int(arguments[0])) as channel:
-        reply = _serve(channel)
+        request, reply = _serve(channel)
         messages.send_reply(channel, reply)
+        has_compiled = isinstance(request, messages.Compile) and isinstance(reply, messages.Loaded)
+        if has_compiled and _is_asked_again(channel):
+            _, reply = _serve(channel)
+            messages.send_reply(channel, reply)
     return reply.code if isinstance(reply, Answer) else 0
 
 
-def _serve(channel: socket.socket) -> messages.Loaded | Answer:
+def _is_asked_again(channel: socket.socket) -> bool:
+    """Wait for another request; False if none comes in time, or the guardian needs none."""
+    channel.settimeout(messages.KEPT_SECONDS)
+    try:
+        found = channel.recv(1, socket.MSG_PEEK)
+    except TimeoutError:
+        return False
+    channel.settimeout(None)
+    return bool(found)
+
+
+def _serve(channel: socket.socket) -> tuple[messages.Request | None, messages.Loaded | Answer]:
+    """Carry out one request; return it, if it could be read, and the reply."""
+    request = None
     try:
         request = messages.receive_request(channel)
         with bpffs.locked():
-            return _execute(request)
+            return request, _execute(request)
     except ProtocolError as error:
-        return Answer(False, f"the XDP loader can't read its request: {safe_text(error)}", 2)
+        return request, Answer(False, f"the XDP loader can't read its request: {safe_text(error)}", 2)
     except FwtopError as error:
-        return Answer(False, str(error), error.code)
+        return request, Answer(False, str(error), error.code)
     except OSError as error:
-        return Answer(False, f"XDP rules could not be changed: {safe_text(error)}", 1)
+        return request, Answer(False, f"XDP rules could not be changed: {safe_text(error)}", 1)
 
 
 def _execute(request: messages.Request) -> messages.Loaded:

@@ -28,6 +28,7 @@ from fwtop.rules.kind import Layer
 from fwtop.rules.kinds import of
 from fwtop.xdp.maps import COMPILED_PREFIXES, COUNTED_PREFIXES
 
+KEPT_SECONDS = 30.0  # that a loader waits for the rules that it has compiled to be installed
 MAX_DESCRIPTORS = 250  # in one message; SCM_MAX_FD is 253
 _HITS = "hits:"
 

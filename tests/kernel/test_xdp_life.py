@@ -20,10 +20,13 @@ from xdp_bench import XdpBench, xdp
 
 from fwtop.client import discovery
 from fwtop.client.discovery import GuardianClient
+from fwtop.guardian.mechanisms.compiled import loader
+from fwtop.kernel.namespaces import inside
 from fwtop.model.errors import FwtopError
 from fwtop.model.paths import RUN_DIRECTORY
 from fwtop.model.protocol import Keep, Plan, Undo
 from fwtop.model.rule import Kind, Match, Range, Rule
+from fwtop.xdp.messages import Compile, Loaded, Open
 
 pytestmark = pytest.mark.kernel
 BENCH = XdpBench
@@ -61,6 +64,19 @@ def test_a_rule_expires_in_the_kernel_without_any_process(
         assert rules_of(successor) == {}
         assert rules_of(successor, finished=True)[made[-1]]["state"] == "expired"
     assert "xdp" not in bench.links()
+
+
+def test_the_loader_that_compiled_ahead_installs_or_another_one_if_it_died(
+    bench: XdpBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second Python took a tenth of a second of an attack to start, on a busy machine three."""
+    with inside(bench.netns):
+        ready, dead = (loader.Running(Compile((), (), at_tc=False)) for _ in range(2))
+        dead._child.kill()
+        assert loader.ask(Open(), ready=dead) == Loaded()
+        monkeypatch.setattr(loader, "_LOADER", "fwtop.xdp.no_such_module")
+        assert loader.ask(Open(), ready=ready) == Loaded()
+        assert ready.over
 
 
 def test_the_guardian_reverts_a_provisional_rule(bench: XdpBench, poll_until) -> None:

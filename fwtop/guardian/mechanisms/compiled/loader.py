@@ -27,24 +27,39 @@ from fwtop.model.text import safe_text
 from fwtop.rules.kind import Layer
 from fwtop.rules.kinds import of
 from fwtop.xdp.maps import BUCKETS, COMPILED_PREFIXES, MAX_RULES
-from fwtop.xdp.messages import Apply, Attachment, Compile, Loaded, Request, receive_reply, send_request
+from fwtop.xdp.messages import (
+    KEPT_SECONDS,
+    Apply,
+    Attachment,
+    Compile,
+    Loaded,
+    Request,
+    receive_reply,
+    send_request,
+)
 
 _LOADER = "fwtop.xdp.loader"
 _SECONDS = 30.0
 _POLL_MS = 20
+_SPARE_SECONDS = 5.0  # before it ends, a child that waits is no longer asked
 _MOST = 16  # rules of a set
 
 
 class Running:
-    """A loader child at work on one request; closing it ends it."""
+    """A loader child; closing it ends it."""
 
     def __init__(self, request: Request) -> None:
-        """Start it; the request's descriptors stay the caller's. Raises FwtopError."""
+        """Start it with a request, whose descriptors stay the caller's. Raises FwtopError."""
         try:
             self._child, self._mine = children.start_with_socket(_LOADER)
         except OSError as error:  # no memory, no process to be had
             raise FwtopError(f"the XDP loader could not be started: {error.strerror}") from None
         self._mine.settimeout(_SECONDS)
+        self._until = time.monotonic() + KEPT_SECONDS - _SPARE_SECONDS
+        self.send(request)
+
+    def send(self, request: Request) -> None:
+        """Ask it; raises FwtopError, and has ended it then."""
         try:
             send_request(self._mine, request)
         except OSError as error:
@@ -55,6 +70,16 @@ class Running:
     def over(self) -> bool:
         """Whether it has ended."""
         return self._child.poll() is not None
+
+    @property
+    def at_work(self) -> bool:
+        """Whether it has not answered yet."""
+        return not self.over and not self._is_readable(0)
+
+    @property
+    def waits(self) -> bool:
+        """Whether it will wait for another request, once it has compiled."""
+        return not self.over and time.monotonic() < self._until
 
     def answer(self, serve_urgent: Callable[[], None] = lambda: None) -> Loaded:
         """Wait for the answer, calling `serve_urgent` meanwhile; raises FwtopError."""
@@ -78,12 +103,15 @@ class Running:
     def _await(self, seconds: float, serve_urgent: Callable[[], None]) -> None:
         """Wait until there is something to read; raises TimeoutError."""
         end = time.monotonic() + seconds
-        poll = select.poll()
-        poll.register(self._mine, select.POLLIN)
-        while not poll.poll(_POLL_MS):
+        while not self._is_readable(_POLL_MS):
             if time.monotonic() >= end:
                 raise TimeoutError
             serve_urgent()
+
+    def _is_readable(self, milliseconds: int) -> bool:
+        poll = select.poll()
+        poll.register(self._mine, select.POLLIN)
+        return bool(poll.poll(milliseconds))
 
     def close(self, patience: float = 1.0) -> None:
         """Wait `patience` seconds for it to exit, then kill it."""
@@ -95,17 +123,34 @@ class Running:
             self._child.wait()
 
 
-def ask(request: Request, serve_urgent: Callable[[], None] = lambda: None) -> Loaded:
-    """Run a loader for one request, whose descriptors stay the caller's; raises FwtopError."""
-    running = Running(request)
+def ask(
+    request: Request, serve_urgent: Callable[[], None] = lambda: None, ready: Running | None = None
+) -> Loaded:
+    """Have a request carried out, whose descriptors stay the caller's; raises FwtopError.
+
+    `ready` has compiled for it, or does: another Python would take a tenth of a second to start.
+    """
+    running = _handed(request, serve_urgent, ready) if ready is not None else None
+    running = running or Running(request)
     try:
         return running.answer(serve_urgent)
     finally:
         running.close()
 
 
+def _handed(request: Request, serve_urgent: Callable[[], None], ready: Running) -> Running | None:
+    """Hand a request to a loader that has compiled for it; None if it failed: another one tells why."""
+    try:
+        ready.answer(serve_urgent)
+        ready.send(request)
+    except FwtopError:
+        ready.close(patience=0.0)
+        return None
+    return ready
+
+
 class Precompiler:
-    """Compiles the rules that may be installed next into the cache, in one child at a time."""
+    """Compiles rules that may be installed next into the cache, in one child at a time, which then waits."""
 
     def __init__(self) -> None:
         self._child: Running | None = None
@@ -113,15 +158,19 @@ class Precompiler:
 
     def start(self, order: Compile, *, instead: bool = False) -> None:
         """Start, unless a child is at work; `instead` of it, if so. Raises FwtopError, OSError."""
-        if self._child is not None and not self._child.over and not instead:
+        if self._child is not None and self._child.at_work and not instead:
             return
         self._drop()
         self._child, self._code = Running(order), _code(order)
 
-    def spare(self, order: Apply) -> None:
-        """Kill the child unless it compiles the rules of this request, which would have to wait for it."""
-        if _code(order) != self._code:
+    def take(self, order: Apply) -> Running | None:
+        """Give away the child if it compiles the rules of this request; another would make that wait."""
+        child, is_same = self._child, _code(order) == self._code
+        if child is None or not is_same or not child.waits:
             self._drop()
+            return None
+        self._child, self._code = None, None
+        return child
 
     def _drop(self) -> None:
         if self._child is not None:

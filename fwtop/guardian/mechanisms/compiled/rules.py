@@ -444,9 +444,8 @@ class CompiledRules(Mechanism):
             items += [self._requested(slot, planned) for slot, planned in (ahead or {}).items()]
             interfaces = tuple(self._attachments.wanted(self.interfaces))
             request = Apply(tuple(items), allow, interfaces, self.share_maps(), sent)
-            self._precompiler.spare(request)
             self._busy = True
-            loaded = loader.ask(request, self._serve_urgent)
+            loaded = loader.ask(request, self._serve_urgent, self._precompiler.take(request))
         finally:
             self._busy = False
             close_all(sent.values())
