@@ -29,6 +29,7 @@ from fwtop.analysis.severity import Load, Surroundings, severity_of
 from fwtop.analysis.shown import JudgedTraffic, shown_payloads
 from fwtop.analysis.sighting import seen_until, sighting_of
 from fwtop.analysis.standing import Standing
+from fwtop.analysis.window.features import Features
 from fwtop.incidents.effects import parted, with_effects
 from fwtop.incidents.held_off import held_pps
 from fwtop.incidents.tracker import Tracked, Tracker
@@ -342,7 +343,9 @@ def _severity(
         queue, overflows = sockets.queue(port), sockets.overflows_per_s > 0
         around = replace(around, queue=queue, overflows=overflows)
     is_proven = Trait.REFLECTED in finding.traits or context.sampled
-    busiest = 1.0 if live else max(incident.peak_pps / max(incident.pps, 1e-9), 1.0)  # second of a capture
+    peak = Features(context.traffic, finding.rows).peak_pps if live else incident.peak_pps
+    mean = context.traffic.pps(finding.rows) if live else incident.pps
+    busiest = max(peak / max(mean, 1e-9), 1.0)  # second: of an attack that begins the window holds hardly any
     time = context.traffic.packets.time_ns[finding.rows]
     load = Load(
         incident.pps * busiest,
@@ -353,7 +356,7 @@ def _severity(
         incident.reaching_share,
         bearable=finding.bearable,
         half=float(np.ptp(np.quantile(time, (0.25, 0.75)))) / 1e9 if live and len(time) else math.inf,
-        window=context.traffic.seconds,
+        window=context.traffic.seconds / busiest,
         least=is_proven and not live,
     )
     return severity_of(finding.exhausts, finding.otherwise, load, around if live else Surroundings())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-from analysis_factory import ethernet, ip, make_batch, make_tables, make_window, udp
+from analysis_factory import ethernet, ip, make_batch, make_frames, make_tables, make_window, udp
 from analysis_flows import HOST, Frame, hosts, segment
 
 from fwtop.incidents.advisor import Advisor
@@ -68,3 +68,14 @@ def test_a_udp_flood_of_requests_says_of_which(line: bytes, title: str) -> None:
     ]
     found = judged(packets, pps=6_000)
     assert (found.kind, found.title) == ("udp_flood", title)
+
+
+def test_a_flood_that_has_just_begun_is_as_severe_as_its_busiest_second() -> None:
+    """A mean of three seconds called it unusual for its first, and nothing stopped it meanwhile."""
+    calm = [{"make": "connections", "count": 60, "dport": 443}]
+    young = {"dport": 27_015, "count": 2_000, "start": 2.6}
+    frames = make_frames([*calm, young], 3.0)
+    window = make_window(make_batch(frames), 3.0, live=True)
+    (found,) = Advisor().judge(window, make_tables(window)).attacks
+    assert (found.kind, found.severity.harm) == ("udp_flood", Harm.ATTACK)
+    assert found.pps < 1_000
