@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import socket
-import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -141,12 +140,6 @@ class LiveConsole:
             return self.recorder.write(snapshot)
         except Exception as failure:
             return replace(snapshot, notes=(*snapshot.notes, failure_line("recording", failure)))
-
-    def run(
-        self, stop: threading.Event, tick_seconds: float, on_snapshot: Callable[[Snapshot], None]
-    ) -> None:
-        """Tick, record and deliver until `stop` is set."""
-        self.session.run(stop, tick_seconds, lambda snapshot: on_snapshot(self.take(snapshot)))
 
     def latest_window(self) -> Window | None:
         """Return the window of the last tick."""

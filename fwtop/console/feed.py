@@ -95,12 +95,12 @@ class LiveFeed:
         def deliver(snapshot: Snapshot) -> None:
             if next(shown) == _STARTED_SNAPSHOTS:
                 keep_out_of_collections()
-            on_snapshot(replace(snapshot, wants=self._console.wants))
+            on_snapshot(replace(self._console.take(snapshot), wants=self._console.wants))
 
         def observe() -> None:
             while not self._stop.is_set():
                 try:
-                    self._console.run(self._stop, self._tick_seconds, deliver)
+                    self._console.session.run(self._stop, self._tick_seconds, deliver)
                 except Exception as error:
                     if not self._stop.is_set():
                         on_error(error)

@@ -119,6 +119,7 @@ def run_record(options: Options, handoff: Handoff, descriptors: list[int]) -> in
             act(snapshot)
         except Exception as failure:
             failed.append(failure_line("deciding on rules", failure))
+        snapshot = console.take(snapshot)  # an attack is stopped first
         try:
             recorder = console.recorder
             outputs.take(snapshot, session="" if recorder is None or recorder.problem else recorder.name)
@@ -130,7 +131,8 @@ def run_record(options: Options, handoff: Handoff, descriptors: list[int]) -> in
             stop.set()
 
     try:
-        console.run(stop, _TICK_SECONDS if agent is None else _AUTOMATIC_TICK_SECONDS, deliver)
+        seconds = _TICK_SECONDS if agent is None else _AUTOMATIC_TICK_SECONDS
+        console.session.run(stop, seconds, deliver)
     finally:
         for helper in (agent, watch):
             if helper is not None:
