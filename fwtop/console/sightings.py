@@ -91,15 +91,21 @@ class Sightings:
         )  # fmt: skip
         with suppress(FwtopError):
             if asked := self._link.demand(told, seconds=_SECONDS).data.get("foresee"):
-                self._link.demand(replace(told, foreseen=_foreseen(asked, preview)), seconds=_SECONDS)
+                self._link.demand(
+                    replace(told, foreseen=_foreseen(asked, preview, totals.pps)), seconds=_SECONDS
+                )
 
 
-def _foreseen(asked: dict[str, Any], preview: Callable[[Rule], Preview]) -> dict[str, Foreseen]:
+def _foreseen(
+    asked: dict[str, Any], preview: Callable[[Rule], Preview], arrives_pps: float
+) -> dict[str, Foreseen]:
     found = {}
     for key, rule in asked.items():
         with suppress(FwtopError, ValueError):
             one = preview(Rule.from_dict(rule))
-            found[key] = Foreseen(one.total_pps, one.attack, one.attack_share, one.collateral_share)
+            found[key] = Foreseen(
+                one.total_pps, arrives_pps, one.attack, one.attack_share, one.collateral_share
+            )
     return found
 
 

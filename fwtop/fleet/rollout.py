@@ -70,7 +70,12 @@ def refusal_of(answer: Answer) -> str:
 def foreseen(answer: Answer) -> list[dict[str, Any]] | None:
     """Return what each rule of a document would do to what a machine sees; None: it did not say."""
     told = [plan.get("foreseen") for plan in (answer.told or {}).get("plans", ())]
-    known = [one for one in told if isinstance(one, dict) and isinstance(one.get("pps"), int | float)]
+    rates = ("pps", "of_pps")
+    known = [
+        one
+        for one in told
+        if isinstance(one, dict) and all(isinstance(one.get(name), int | float) for name in rates)
+    ]
     return known if told and len(known) == len(told) else None
 
 

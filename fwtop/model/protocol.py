@@ -247,6 +247,7 @@ class Foreseen(Struct, frozen=True, forbid_unknown_fields=True):
     """What a rule would do to the traffic that a console sees; shares are 0 to 1."""
 
     pps: float  # that it would drop
+    of_pps: float  # that arrived in the same time
     attack: str  # which it is against; "": none
     attack_share: float
     normal_share: float  # of what seems to be no attack

@@ -111,7 +111,13 @@ async def test_the_preview_says_what_the_rule_stops_on_each_machine_and_together
     broker = Memory()
     machines = [Machine(name, broker) for name in ("web-1", "web-22", "web-333")]
     for machine, pps, share in zip(machines, (4.0, 3.0, None), (0.0, 0.25, 0.0), strict=True):
-        told = {"pps": pps, "attack": "UDP flood", "attack_share": 1.0, "normal_share": share}
+        told = {
+            "pps": pps,
+            "of_pps": float(len(machine.name)),
+            "attack": "UDP flood",
+            "attack_share": 1.0,
+            "normal_share": share,
+        }
         machine.plan["foreseen"] = told if pps is not None else None
     _, _, asked = await led(machines, document())
     one, two, three, together = [

@@ -8,7 +8,7 @@ from fwtop.guardian.serving import foresight
 from fwtop.guardian.serving.foresight import Foresight
 from fwtop.model.protocol import Foreseen
 
-ONE = Foreseen(10.0, "UDP flood", 0.9, 0.0)
+ONE = Foreseen(10.0, 11.0, "UDP flood", 0.9, 0.0)
 
 
 def test_what_is_asked_is_told_with_the_next_word_and_lasts_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -20,7 +20,13 @@ def test_what_is_asked_is_told_with_the_next_word_and_lasts_a_while(monkeypatch:
     assert made.tell({}) == {"a": {"kind": "ipset"}}
     assert made.tell({"a": ONE}) == {}
     told = made.of("a", {"kind": "ipset"})
-    assert told == {"pps": 10.0, "attack": "UDP flood", "attack_share": 0.9, "normal_share": 0.0}
+    assert told == {
+        "pps": 10.0,
+        "of_pps": 11.0,
+        "attack": "UDP flood",
+        "attack_share": 0.9,
+        "normal_share": 0.0,
+    }
     now += 6
     assert made.of("a", {}) is None
     now += 6

@@ -241,17 +241,14 @@ def preview_lines(document: Document, asked: Preview) -> list[str]:
     for name in asked.attacked[:_SHOWN]:
         summary = asked.answers[name].summary
         attack = summary.attacks[0].title if summary.attacks else ""
-        stops = _foreseen_words(asked.answers[name])
-        lines.append(f"  {name}: attacked, {attack}, {si(summary.arrives_pps, 'pps')} arrive; {stops}")
+        lines.append(f"  {name}: attacked, {attack}, {_foreseen_words(asked.answers[name])}")
     if len(asked.attacked) > _SHOWN:
         lines.append(f"  and {len(asked.attacked) - _SHOWN} more are attacked")
     told = {name: seen for name in asked.attacked if (seen := rollout.foreseen(asked.answers[name]))}
     if len(told) > 1:
-        arrives = sum(asked.answers[name].summary.arrives_pps for name in told)
-        stops = min(sum(one["pps"] for seen in told.values() for one in seen), arrives)
-        lines.append(
-            f"  together: stops {si(stops, 'pps')} of {si(arrives, 'pps')}, as {len(told)} machines say"
-        )
+        rates = [_stopped(seen) for seen in told.values()]
+        total, of = sum(one for one, _ in rates), sum(one for _, one in rates)
+        lines.append(f"  together: stops {si(total, 'pps')} of {si(of, 'pps')}, as {len(told)} machines say")
     for name, one in list(asked.agreed.items()):
         for plan in (one.told or {}).get("plans", ()):
             said = [loss.get("words", "") for loss in plan.get("losses", ())]
@@ -263,13 +260,20 @@ def preview_lines(document: Document, asked: Preview) -> list[str]:
     return lines
 
 
+def _stopped(seen: list[dict[str, Any]]) -> tuple[float, float]:
+    """Return how much rules together would stop of what arrives, at most all of it; packets a second."""
+    arrives: float = max(one["of_pps"] for one in seen)
+    return min(sum(one["pps"] for one in seen), arrives), arrives
+
+
 def _foreseen_words(answer: Answer) -> str:
     """Say what the rules would stop on an attacked machine, and what of its other traffic they would drop."""
     seen = rollout.foreseen(answer)
     if seen is None:
-        return "it does not say what the rule stops"
-    stops = min(sum(one["pps"] for one in seen), arrives := answer.summary.arrives_pps)
-    words = f"the rule{'s' * (len(seen) > 1)} stop{'s' * (len(seen) == 1)} {percent(stops / max(arrives, 1))}"
+        return f"{si(answer.summary.arrives_pps, 'pps')} arrive; it does not say what the rule stops"
+    stops, arrives = _stopped(seen)
+    rule = "the rule stops" if len(seen) == 1 else "the rules stop"
+    words = f"{si(arrives, 'pps')} arrive; {rule} {percent(stops / max(arrives, 1))}"
     harms = max(one.get("normal_share") or 0.0 for one in seen)
     return words + (f", and {percent(harms)} of what seems to be no attack" if harms >= _HARMS else "")
 
