@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from screen_factory import SCENES, calm, snapshot, spoofed, trial
 from screen_parts import NOW, attack, share
 from screen_run import LARGE, SMALL, running
+from screen_vectors import vectors
 from test_screen_player import STATE
 
 from fwtop.model.traffic.snapshot import Port, Sampling, Snapshot
@@ -56,6 +57,14 @@ async def test_columns_without_any_figure_are_left_out() -> None:
     async with running(snapshot(judgement=measured), LARGE) as run:
         assert "CPU/pkt" in run.text()
         assert "410 ns a packet" in run.text()
+
+
+async def test_a_list_of_what_is_folded_alone_has_no_columns_of_others() -> None:
+    shown = vectors(snapshot())
+    reliefs = tuple(one for one in shown.judgement.proposals if one.kind in ("notrack", "sysctl"))
+    async with running(replace(shown, judgement=replace(shown.judgement, proposals=reliefs))) as run:
+        assert "relief: " in run.text()
+        assert "CPU/pkt" not in run.text()
 
 
 @pytest.mark.parametrize("size", [SMALL, (120, 40), LARGE])

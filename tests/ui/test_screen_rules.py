@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from msgspec.structs import replace
 from screen_factory import provisional, snapshot
@@ -16,6 +18,7 @@ from fwtop.model.rule import (
     Level,
     Match,
     Protection,
+    Range,
     RateLimit,
     Rule,
     RuleStatus,
@@ -23,6 +26,7 @@ from fwtop.model.rule import (
 )
 from fwtop.model.traffic.counters import TcpService
 from fwtop.model.traffic.snapshot import Snapshot
+from fwtop.rules.words import summarise
 from fwtop.ui.lists.rules import RuleEffects
 
 
@@ -141,6 +145,17 @@ async def test_changed_rule_replaces_the_old_one_only_when_it_is_kept() -> None:
 def one_confirmed(rule: Rule) -> Snapshot:
     status = RuleStatus(rule, State.CONFIRMED, 1_200_000, 90_000_000, 36_100.0, NOW + 392, stamp=4)
     return replace(provisional(), mitigations=(status,))
+
+
+async def test_a_long_rule_is_named_on_a_narrow_overview_as_its_proposal_was() -> None:
+    syns = Match(protocol=6, dport=443, tcp_flags=(0x12, 0x02), ip_length=Range(40, 40))
+    rule = replace(block_rule("5"), kind=Kind.XDP, match=syns)
+    async with running(one_confirmed(replace(rule, summary=summarise(rule)))) as run:
+        assert any(re.search(r"^▹ 5 .* drop 40-byte SYNs to ", line) for line in run.lines())
+        await run.press("m")
+        assert any(re.search(r"^▸ 5 .* drop TCP to port 443", line) for line in run.lines()), (
+            "there it is whole"
+        )
 
 
 async def test_a_confirmed_rule_is_changed_in_place_and_on_trial() -> None:

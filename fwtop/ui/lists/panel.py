@@ -149,7 +149,7 @@ class Panel(Lines):
         width = self.box.width - 2
         context = replace(self._cell_context, scale=bar_scale(view, rows.items), width=width)
         measured = [item for item in rows.items[:_MEASURED] if not isinstance(item, Fold)]
-        layout = fit_columns(columns_now(view, measured, context, width), width)
+        layout = fit_columns(columns_now(view, measured or rows.items, context, width), width)
         self._layout = layout
         room = max(self.box.height - int(self._titled) - int(view.header), 1)
 

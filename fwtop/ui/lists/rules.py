@@ -18,6 +18,7 @@ from fwtop.render.numbers import utc
 from fwtop.render.observation import SPARK, spark, where
 from fwtop.render.rows.defence import RULE
 from fwtop.render.rows.field import RowType
+from fwtop.rules.words import brief
 from fwtop.ui.format import duration, number, octets, percent, wrap
 from fwtop.ui.keys import KEY_MAP
 from fwtop.ui.lists.table import Cell, CellContext, Column, View, columns_of, trend_cell
@@ -108,9 +109,15 @@ def _state(item: RuleStatus, context: CellContext, _: int) -> Line:
     return [("✖ HARM", BAD)] if harms else rule_state(item, context.now)
 
 
+def _what(item: RuleStatus, context: CellContext, width: int) -> Line:
+    """Write what a rule does, on the Overview in one line, if need be as its proposal did."""
+    whole = item.rule.summary
+    return [(brief(item.rule, width) if context.brief and len(whole) > width else whole, TEXT)]
+
+
 _CELLS: dict[str, Cell] = {
     "state": _state,
-    "summary": lambda item, *_: [(item.rule.summary, TEXT)],
+    "summary": _what,
     "pps": lambda item, *_: [(number(item.pps), STRONG if item.state in ACTIVE_STATES else DIM)],
     "expires": lambda item, *_: [(utc(ends, "%H:%M:%S") if (ends := _ends(item)) else "–", DIM)],
     "trend": lambda item, context, width: trend_cell(f"rule {item.rule.id}", context, width),
