@@ -178,7 +178,7 @@ def verdict_line(snapshot: Snapshot, state: HeaderState, width: int, alarm: Line
     keys, reasons = _keys(verdict, snapshot, state), _reasons(verdict, snapshot, attacks_of(snapshot))
     whole = not state.slow and width >= 100
     forms = [(whole, [keys, alarm]), (False, [keys, alarm])]
-    if state.does and width >= _WIDE and keys[:1] == [_PRESS]:
+    if state.does and width >= _WIDE and keys[:1] == [_PRESS] and not verdict.spares:  # why matters more
         forms.insert(0, (whole, [[*keys, (f": {state.does}", TEXT)], alarm]))
     if verdict.rule is not None or verdict.loss is not None:  # what it does decides which key to press
         forms.append((False, [keys]))
