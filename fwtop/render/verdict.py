@@ -115,7 +115,8 @@ def _of_attacks(snapshot: Snapshot, now: float) -> Verdict:
         badge = Badge.NOT_JUDGED
     elif snapshot.judgement.attacks and not attacks:
         pauses = any(one.paused is not None for one in snapshot.judgement.attacks)
-        badge = Badge.PROTECTED if held_off(snapshot) else Badge.PAUSED if pauses else Badge.ENDED
+        held = Badge.PARTLY if left_open(snapshot) else Badge.PROTECTED
+        badge = held if held_off(snapshot) else Badge.PAUSED if pauses else Badge.ENDED
     else:
         fills = any(one.kind == FULL_TABLE and one.is_on for one in snapshot.judgement.attacks)
         is_near = fills or any(one.severity.is_near for one in attacks)
@@ -128,6 +129,12 @@ def _of_attacks(snapshot: Snapshot, now: float) -> Verdict:
 def held_off(snapshot: Snapshot) -> tuple[Incident, ...]:
     """Return the attacks that send no more because of rules: whoever can only knock makes no requests."""
     return tuple(one for one in snapshot.judgement.attacks if one.held_pps is not None and not one.effect_of)
+
+
+def left_open(snapshot: Snapshot) -> tuple[Incident, ...]:
+    """Return what the senders of attacks still hold of a service, so much that it is near its end."""
+    on = (one for one in snapshot.judgement.attacks if one.is_on and one.effect_of)
+    return tuple(one for one in on if one.holds and one.severity.is_near)
 
 
 _WORTH = 0.1  # cores

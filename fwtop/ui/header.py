@@ -10,7 +10,7 @@ from fwtop.model.traffic.session import NOTICED, STOPPED, Flow, flow_of
 from fwtop.model.traffic.snapshot import Incident, Snapshot
 from fwtop.render.numbers import DAY_AND_TIME, utc
 from fwtop.render.rows.defence import holding, taken
-from fwtop.render.verdict import Badge, Verdict, attack_pps, attacks_of, verdict_of
+from fwtop.render.verdict import Badge, Verdict, attack_pps, attacks_of, left_open, verdict_of
 from fwtop.ui.clients import clients_forms
 from fwtop.ui.format import about, bits, duration, number, percent, shortened
 from fwtop.ui.keys import KEY_MAP
@@ -274,7 +274,8 @@ def _of_the_past(snapshot: Snapshot) -> list[Line]:
     on = (one for one in snapshot.judgement.attacks if one.is_on)  # effects, such as a full table
     left = [one for one in on if one.mine_share + one.other_share < STOPPED]
     lines = [_of_one_past(one, snapshot.at) for one in past]
-    return [*lines, *([("still there: ", DIM), (one.title, WARN)] for one in left)]
+    opened: list[Line] = [[(holding(one), BAD)] for one in left_open(snapshot)]
+    return [*opened, *lines, *([("still there: ", DIM), (one.title, WARN)] for one in left)]
 
 
 def _of_one_past(one: Incident, now: float) -> Line:

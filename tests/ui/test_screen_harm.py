@@ -14,6 +14,7 @@ from screen_run import LARGE, SMALL, running
 from fwtop.model.rule import State
 from fwtop.model.traffic.counters import TcpService
 from fwtop.model.traffic.session import EventKind
+from fwtop.model.traffic.severity import Harm, Resource, Severity
 from fwtop.model.traffic.snapshot import Judgement, LedgerRow, Snapshot
 from fwtop.render.observation import observation_json
 from fwtop.render.verdict import Badge, verdict_of
@@ -130,6 +131,23 @@ def test_an_attack_that_a_rule_holds_off_is_not_called_paused(
     held = replace(shown, judgement=replace(shown.judgement, attacks=(gone,)))
     assert verdict_of(held, NOW).badge is badge
     assert words in header(held)[1]
+
+
+def test_connections_that_a_held_off_attack_left_open_leave_something_to_do() -> None:
+    """A rule by contents stops the requests; the server waits for the rest of them until its timeouts."""
+    shown = protected()
+    gone = replace(shown.judgement.attacks[0], paused=NOW - 9, last=NOW - 9, held_pps=64.0)
+    near = Severity(Harm.UNUSUAL, Resource.WORKERS, 0.9)
+    left = replace(
+        gone, id=9, paused=None, held_pps=None, effect_of="x", holds=576, holds_of=640, severity=near
+    )
+    held = replace(shown, judgement=replace(shown.judgement, attacks=(gone, replace(left, target="tcp/80"))))
+    assert verdict_of(held, NOW).badge is Badge.PARTLY
+    assert "holds 576 of 640 connections of 80/tcp" in header(held)[1]
+    assert "nothing to do" not in header(held)[1]
+    few = replace(left, severity=Severity(Harm.UNUSUAL, Resource.WORKERS, 0.1))
+    fine = replace(held, judgement=replace(shown.judgement, attacks=(gone, few)))
+    assert verdict_of(fine, NOW).badge is Badge.PROTECTED
 
 
 @pytest.mark.parametrize(

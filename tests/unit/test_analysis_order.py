@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from fwtop.analysis.proposals.propose import Offer, ordered, rank, spared_first
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.harm import NO_REACH, ClientHarm, Reach
-from fwtop.model.rule import Kind, Match, Rule
+from fwtop.model.rule import Kind, Match, PayloadMatch, Rule
 from fwtop.model.traffic.snapshot import Proposal
 
 
@@ -119,3 +119,15 @@ def test_a_rule_that_takes_a_whole_core_loses_to_one_that_stops_a_little_less():
     assert _order((), slow, quick) == ("xdp", "string")
     slow, quick = _offer("string", 1.0, 1000.0, 2e4), _offer("xdp", 0.95, 100.0, 2e4)
     assert _order((), slow, quick) == ("string", "xdp")
+
+
+@pytest.mark.parametrize(
+    ("returns", "share", "first"), [(True, 0.955, "ipset"), (True, 0.8, "string"), (False, 0.955, "string")]
+)
+def test_what_leaves_connections_open_is_behind_a_block_of_nearly_all_senders(returns, share, first):
+    """A rule by contents let 600 connections pile up at a server whose bots it had silenced."""
+    block = _offer("ipset", share, cost_ns=570.0)
+    text = _offer("string", 1.0, cost_ns=945.0)
+    rule = Rule("", Kind.STRING, Match(protocol=6, payload=(PayloadMatch(b"python-requests/", 90),)), "", 600)
+    text = replace(text, proposal=replace(text.proposal, rule=rule, return_path=returns))
+    assert _order((), block, text)[0] == first

@@ -179,6 +179,9 @@ def ordered(offered: Sequence[Offer], before: Sequence[str] = ()) -> list[Offer]
     return sorted(ranked, key=lambda offer: offer.proposal.is_last_resort)
 
 
+_LEAVES_OPEN = 0.1  # contents come after the handshake: the server waits for the rest of each request
+
+
 def rank(offer: Offer, before: Sequence[str] = ()) -> float:
     """Return a sort key: attack stopped, less harm (weighted more), cost and fragility.
 
@@ -190,6 +193,7 @@ def rank(offer: Offer, before: Sequence[str] = ()) -> float:
     cores = proposal.stopped_pps * cost_ns * 1e-9
     cost = 0.1 * min(1.0, cores) + cost_ns / 50_000
     fragile = 0.02 if _sort_of(proposal) in ("string", "hashlimit") else 0.0
+    fragile += _LEAVES_OPEN if proposal.return_path and proposal.rule and proposal.rule.match.payload else 0.0
     blunt = 0.03 * _bluntness(proposal.rule) if proposal.guess else 0.0
     aimed = _FEW_SOURCES if proposal.rule is not None and 0 < len(proposal.rule.match.sources) <= 3 else 0.0
     place = before.index(offer.key) if offer.key in before else len(before)
