@@ -343,9 +343,10 @@ def _severity(
         queue, overflows = sockets.queue(port), sockets.overflows_per_s > 0
         around = replace(around, queue=queue, overflows=overflows)
     is_proven = Trait.REFLECTED in finding.traits or context.sampled
+    # Of an attack that begins the mean of a window holds hardly any; what is bearable has to go on
     peak = Features(context.traffic, finding.rows).peak_pps if live else incident.peak_pps
     mean = context.traffic.pps(finding.rows) if live else incident.pps
-    busiest = max(peak / max(mean, 1e-9), 1.0)  # second: of an attack that begins the window holds hardly any
+    busiest = 1.0 if live and finding.bearable else max(peak / max(mean, 1e-9), 1.0)
     time = context.traffic.packets.time_ns[finding.rows]
     load = Load(
         incident.pps * busiest,
