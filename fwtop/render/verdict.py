@@ -132,9 +132,9 @@ def held_off(snapshot: Snapshot) -> tuple[Incident, ...]:
 
 
 def left_open(snapshot: Snapshot) -> tuple[Incident, ...]:
-    """Return what the senders of attacks still hold of a service, so much that it is near its end."""
+    """Return what the senders of attacks still hold of a service: most of its connections."""
     on = (one for one in snapshot.judgement.attacks if one.is_on and one.effect_of)
-    return tuple(one for one in on if one.holds and one.severity.is_near)
+    return tuple(one for one in on if one.holds > one.holds_of / 2)
 
 
 _WORTH = 0.1  # cores

@@ -14,7 +14,6 @@ from screen_run import LARGE, SMALL, running
 from fwtop.model.rule import State
 from fwtop.model.traffic.counters import TcpService
 from fwtop.model.traffic.session import EventKind
-from fwtop.model.traffic.severity import Harm, Resource, Severity
 from fwtop.model.traffic.snapshot import Judgement, LedgerRow, Snapshot
 from fwtop.render.observation import observation_json
 from fwtop.render.verdict import Badge, verdict_of
@@ -137,15 +136,12 @@ def test_connections_that_a_held_off_attack_left_open_leave_something_to_do() ->
     """A rule by contents stops the requests; the server waits for the rest of them until its timeouts."""
     shown = protected()
     gone = replace(shown.judgement.attacks[0], paused=NOW - 9, last=NOW - 9, held_pps=64.0)
-    near = Severity(Harm.UNUSUAL, Resource.WORKERS, 0.9)
-    left = replace(
-        gone, id=9, paused=None, held_pps=None, effect_of="x", holds=576, holds_of=640, severity=near
-    )
+    left = replace(gone, id=9, paused=None, held_pps=None, effect_of="x", holds=576, holds_of=640)
     held = replace(shown, judgement=replace(shown.judgement, attacks=(gone, replace(left, target="tcp/80"))))
     assert verdict_of(held, NOW).badge is Badge.PARTLY
     assert "holds 576 of 640 connections of 80/tcp" in header(held)[1]
     assert "nothing to do" not in header(held)[1]
-    few = replace(left, severity=Severity(Harm.UNUSUAL, Resource.WORKERS, 0.1))
+    few = replace(left, holds=64)
     fine = replace(held, judgement=replace(shown.judgement, attacks=(gone, few)))
     assert verdict_of(fine, NOW).badge is Badge.PROTECTED
 
