@@ -22,11 +22,12 @@ from fwtop.client import discovery
 from fwtop.client.discovery import GuardianClient
 from fwtop.guardian.mechanisms.compiled import loader
 from fwtop.kernel.namespaces import inside
+from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.paths import RUN_DIRECTORY
 from fwtop.model.protocol import Keep, Plan, Undo
 from fwtop.model.rule import Kind, Match, Range, Rule
-from fwtop.xdp.messages import Compile, Loaded, Open
+from fwtop.xdp.messages import Apply, Compile, Loaded, Open
 
 pytestmark = pytest.mark.kernel
 BENCH = XdpBench
@@ -77,6 +78,22 @@ def test_the_loader_that_compiled_ahead_installs_or_another_one_if_it_died(
         monkeypatch.setattr(loader, "_LOADER", "fwtop.xdp.no_such_module")
         assert loader.ask(Open(), ready=ready) == Loaded()
         assert ready.over
+
+
+def test_what_is_planned_again_is_not_compiled_again(bench: XdpBench) -> None:
+    """A preview plans its rule anew whenever it is counted again."""
+    order, ahead = Compile((), (), at_tc=False), loader.Precompiler()
+    with inside(bench.netns):
+        ahead.start(order)
+        begun = ahead._child
+        ahead.start(order, instead=True)
+        ready = ahead.take(Apply((), (), ()))
+        assert ready is not None
+        assert ready is begun
+        ahead.start(order)
+        other = ahead.take(Apply((), (Prefix.parse("192.0.2.0/24"),), ()))
+        assert other is None, "others may pass: that is other code"
+        ready.close(patience=0.0)
 
 
 def test_the_guardian_reverts_a_provisional_rule(bench: XdpBench, poll_until) -> None:

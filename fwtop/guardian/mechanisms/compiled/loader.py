@@ -157,11 +157,12 @@ class Precompiler:
         self._code: object = None  # what its code depends on
 
     def start(self, order: Compile, *, instead: bool = False) -> None:
-        """Start, unless a child is at work; `instead` of it, if so. Raises FwtopError, OSError."""
-        if self._child is not None and self._child.at_work and not instead:
+        """Start, unless a child is at work (`instead` of it, if so) or has done it; raises FwtopError, OSError."""
+        child, code = self._child, _code(order)
+        if child is not None and ((child.at_work and not instead) or (child.waits and code == self._code)):
             return
         self._drop()
-        self._child, self._code = Running(order), _code(order)
+        self._child, self._code = Running(order), code
 
     def take(self, order: Apply) -> Running | None:
         """Give away the child if it compiles the rules of this request; another would make that wait."""
