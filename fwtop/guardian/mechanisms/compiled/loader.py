@@ -157,7 +157,7 @@ class Precompiler:
         self._code: object = None  # what its code depends on
 
     def start(self, order: Compile, *, instead: bool = False) -> None:
-        """Start, unless a child has done it or is at work, `instead` of it if so; raises FwtopError, OSError."""
+        """Start, unless one has done it or is at work, `instead` of it if so; raises FwtopError, OSError."""
         child, code = self._child, _code(order)
         if child is not None and ((child.at_work and not instead) or (child.waits and code == self._code)):
             return
