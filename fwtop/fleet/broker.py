@@ -116,12 +116,14 @@ class Broker:
         self.complaints: list[str] = []  # of the server: rights that this party lacks
         self._client = client
         self._access: Access | None = None
+        self._url = ""
 
     @classmethod
-    async def connect(cls, access: Access) -> Broker:
-        """Connect to any of the servers; raises FwtopError, which says what failed."""
+    async def connect(cls, access: Access, *, first: str = "") -> Broker:
+        """Connect to any of the servers, one `first`; raises FwtopError, which says what failed."""
         failed: list[str] = []
-        for url in random.sample(access.urls, len(access.urls)):
+        drawn = random.sample(access.urls, len(access.urls))
+        for url in sorted(drawn, key=lambda url: url != first):  # one that is parted takes its time
             broker = cls(Client(), asyncio.Event())
             try:
                 async with asyncio.timeout(_CONNECT_SECONDS):
@@ -136,7 +138,7 @@ class Broker:
         raise _unavailable("; ".join(failed))
 
     async def _open(self, access: Access, url: str) -> None:
-        key, self._access = NatsKey.of_seed(access.seed), access
+        key, self._access, self._url = NatsKey.of_seed(access.seed), access, url
 
         async def is_lost() -> None:
             self.lost.set()
@@ -212,7 +214,15 @@ class Broker:
             await self._client._send_unsubscribe(subscription._id, _SUMMARIES)
 
     async def read(self, board: str, name: str = "") -> Mapping[str, Entry]:
-        """See Transport."""
+        """See Transport; asked twice, as a server that is parted may be asked in vain."""
+        try:
+            return await self._read(board, name)
+        except FwtopError:
+            if self.lost.is_set() or self.complaints:
+                raise
+            return await self._read(board, name)
+
+    async def _read(self, board: str, name: str) -> Mapping[str, Entry]:
         prefix = f"fleet.{board}."
         wanted = json.dumps({"multi_last": [prefix + (check_name(name) if name else ">")]}).encode()
         found: dict[str, Entry] = {}
@@ -303,7 +313,7 @@ class Broker:
     async def streams(self) -> dict[str, dict[str, Any]]:
         """Return what the servers say of each board's stream; {} for one that is missing."""
         return {
-            board: await self._answered(f"$JS.API.STREAM.INFO.{stream}", b"")
+            board: await self._answered(f"$JS.API.STREAM.INFO.{stream}", b"", seconds=_SECONDS)
             for board, stream in _STREAMS.items()
         }
 
@@ -321,10 +331,9 @@ class Broker:
         if error := answer.get("error"):
             raise _unavailable(f"no room on a disk ({error.get('description')}): {_MAKE_ROOM}")
 
-    async def ailing(self) -> list[str]:
-        """Return what the servers say is wrong with them, a line each; [] where this party may not ask."""
-        told = {name: one.get("error", "") for name, one in (await self._of_servers("HEALTHZ")).items()}
-        return [f"the server {name}{_ailment(error)}" for name, error in sorted(told.items()) if error]
+    async def health(self) -> dict[str, str]:
+        """Return who answers, and what each says is wrong with it; {} where this party may not ask."""
+        return {name: one.get("error", "") for name, one in (await self._of_servers("HEALTHZ")).items()}
 
     async def configured(self) -> dict[str, dict[str, Any]]:
         """Return what each server says of itself and its configuration; {} where this party may not ask."""
@@ -372,7 +381,7 @@ class Broker:
             return {}
         told: dict[str, dict[str, Any]] = {}
         asked = json.dumps(question).encode()
-        async with await Broker.connect(self._access.system()) as system:
+        async with await Broker.connect(self._access.system(), first=self._url) as system:
             answers = system._request(f"$SYS.REQ.SERVER.PING.{what}", asked, _HEALTH_SECONDS)
             async with contextlib.aclosing(answers):
                 async for message in answers:
@@ -438,7 +447,7 @@ class Broker:
     async def _check_writes(self) -> None:
         """Raise FwtopError if most servers say that they take nothing any more: all would wait in vain."""
         try:
-            said = [line for line in await self.ailing() if _RESTART in line]
+            said = [line for line in ailments(await self.health()) if _RESTART in line]
         except FwtopError:
             return
         if self._access is not None and len(said) * 2 > len(self._access.urls):
@@ -461,6 +470,11 @@ class Broker:
 
 
 _NAME_IN_USE = 10058  # error: this stream is there, and is another
+
+
+def ailments(health: Mapping[str, str]) -> list[str]:
+    """Return what is wrong with servers, a line each."""
+    return [f"the server {name}{_ailment(error)}" for name, error in sorted(health.items()) if error]
 
 
 def _ailment(said: str) -> str:

@@ -73,6 +73,11 @@ class OperatorFile(Struct, frozen=True, forbid_unknown_fields=True):
         return _USERS not in self.seeds
 
     @property
+    def servers(self) -> frozenset[str]:
+        """The names of the fleet's own servers."""
+        return frozenset(f"{self.fleet}-{number}" for number in range(1, self.is_own * len(self.urls) + 1))
+
+    @property
     def replicas(self) -> int:
         """How many servers are to have each document."""
         return _REPLICAS if len(self.urls) >= _REPLICAS else 1
@@ -255,6 +260,9 @@ def _configuration(
             "name": file.fleet,
             "listen": f"{_in_url(place.host)}:{CLUSTER_PORT}",
             "routes": [f"nats-route://{_in_url(one.host)}:{CLUSTER_PORT}" for one in places],
+            # One that is parted gets questions, too, until its route is given up: by default after minutes.
+            "ping_interval": "2s",
+            "ping_max": 2,
             "tls": {**tls, "ca_file": f"{directory}/authority.pem", "verify": True, "timeout": 5},
         }
     return json.dumps(about, indent=2) + "\n"

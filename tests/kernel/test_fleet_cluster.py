@@ -1,12 +1,17 @@
 """Three servers by the page: one is killed in a wave, one parted, all killed; trials revert, rules stay."""
 
+import asyncio
 import subprocess
+import time
 from types import MappingProxyType
 
 import pytest
 from fleet_lab import SAID, TRIAL, Run, kept, kill, rules, stages, status, until
 
 from fwtop.fleet import founding, server
+from fwtop.fleet.broker import Broker
+from fwtop.fleet.transport import WANTED
+from fwtop.kernel.namespaces import inside
 from fwtop.lab.fleet import SOURCES
 from fwtop.lab.namespaces import add, batch, remove
 from tests.kernel.test_fleet_page import CHAPTERS, CLUSTER, COMMANDS, Page
@@ -67,6 +72,17 @@ def leading(lab: Cluster, run: Run) -> str:
     return f"prod-{number}"
 
 
+def leader(lab: Cluster) -> str:
+    """Return the server that leads the others in what they store of documents."""
+
+    async def told() -> str:
+        with inside(lab.hub):
+            async with await Broker.connect(lab.file.access) as broker:
+                return (await broker.streams())[WANTED]["cluster"]["leader"]
+
+    return asyncio.run(told())
+
+
 def doctor(lab: Cluster) -> str:
     process = lab.coordinator("doctor", stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     return process.communicate(timeout=60)[0].decode()
@@ -98,6 +114,15 @@ def test_a_cluster_goes_on_without_one_server_and_ends_cleanly_without_any():
         assert run.ended()[0] == 0, run.said()
         assert "led through another connection" in run.said()
         until(lambda: f"the server {parted} is gone" in status(lab)[1])
+        batch(lab.hub, f"link set server{parted[-1]} up")
+        until(lambda: "BAD" not in doctor(lab))
+
+        parted = leader(lab)
+        batch(lab.hub, f"link set server{parted[-1]} down")
+        began = time.monotonic()
+        while time.monotonic() - began < 30:  # the others gave it questions to answer until they gave it up
+            code, said, seconds = status(lab)
+            assert (code, f"the server {parted} is gone" in said, seconds < SAID) == (1, True, True), said
         batch(lab.hub, f"link set server{parted[-1]} up")
         until(lambda: "BAD" not in doctor(lab))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import time
 from collections import Counter
@@ -17,7 +18,7 @@ from msgspec.structs import asdict, replace
 from fwtop.cli.fleet.setup import add_operators
 from fwtop.cli.options import Verb, flag
 from fwtop.fleet import founding, register
-from fwtop.fleet.broker import Access, Broker
+from fwtop.fleet.broker import Access, Broker, ailments
 from fwtop.fleet.document import Document, Sealed, read_document
 from fwtop.fleet.founding import OperatorFile
 from fwtop.fleet.identity import NatsKey, scopes_of
@@ -47,17 +48,19 @@ class _Seen(Struct):
     streams: dict[str, dict[str, Any]]
     ailing: list[str]  # servers, by their own word
     loud: dict[str, tuple[int, float]]  # by their keys: bytes, and seconds
+    health: dict[str, str]  # of the servers that answer; empty: they could not be asked
 
     @property
     def behind(self) -> list[str]:
-        """The servers of a cluster that the others have not heard of lately, or that lack documents."""
+        """The servers that the others don't reach, have not heard of lately, or that lack documents."""
         peers = [
             peer
             for about in self.streams.values()
             for peer in about.get("cluster", {}).get("replicas") or ()
             if not peer.get("current") or peer.get("active", 0) > _SILENT_NS
         ]
-        return sorted({safe_text(peer["name"], limit=80) for peer in peers})
+        told = {safe_text(peer["name"], limit=80) for peer in peers}
+        return sorted(told | _missing(self.file, self.health))
 
     @property
     def wrong(self) -> list[str]:
@@ -74,11 +77,7 @@ class _Seen(Struct):
             if (sent := self.loud.get(member.user)) is not None
         ]
         lines += self.ailing
-        lines += [
-            f"the server {name} is gone, or behind the others: on it, systemctl status fwtop-broker; "
-            "with another one lost nothing is sent any more"
-            for name in self.behind
-        ]
+        lines += map(_gone, self.behind)
         for name, heard in self.view.machines.items():
             lines += [f"{name}: {line}" for line in _wrong(heard)]
         if self.view.forged:
@@ -111,21 +110,43 @@ async def _look(args: argparse.Namespace) -> _Seen:
     """Ask all machines; raises FwtopError if the servers can't be reached."""
     file = founding.read_operator(args.fleet)
     async with await Broker.connect(file.access) as broker:
-        view = View(await register.read(broker, file.fleet, MachineKey(file.registrar)))
-        await view.ask(broker, Question.new(), _ASK_SECONDS, {})
-        documents = {}
-        for name, entry in (await broker.read(WANTED)).items():
-            rollout, _, kind = name.partition(".")
-            if kind == DOCUMENT:
-                documents[rollout] = read_document(of_json(Sealed, entry.document).text.encode())
-        loud: dict[str, tuple[int, float]] = {}
+        health: dict[str, str] = {}
+        with contextlib.suppress(FwtopError):  # it is said further down
+            health = await broker.health()
         try:
-            loud = await broker.loud()
-            if not (ailing := await broker.ailing()):
-                await broker.check_room(file.replicas)
-        except FwtopError as error:
-            ailing = [str(error)]
-        return _Seen(file, view, documents, broker.server, await broker.streams(), ailing, loud)
+            return await _looked(file, broker, health)
+        except FwtopError as error:  # by one that is parted, while the others find that out
+            said = "; ".join([str(error), *map(_gone, sorted(_missing(file, health)))])
+            raise FwtopError(said, reason=error.reason, retryable=error.retryable) from None
+
+
+def _missing(file: OperatorFile, health: dict[str, str]) -> frozenset[str]:
+    """Return the servers that don't answer while others do."""
+    return file.servers - health.keys() if 0 < len(health) < len(file.servers) else frozenset()
+
+
+def _gone(name: str) -> str:
+    line = f"the server {name} is gone, or behind the others: on it, systemctl status fwtop-broker; "
+    return f"{line}with another one lost nothing is sent any more"
+
+
+async def _looked(file: OperatorFile, broker: Broker, health: dict[str, str]) -> _Seen:
+    view = View(await register.read(broker, file.fleet, MachineKey(file.registrar)))
+    await view.ask(broker, Question.new(), _ASK_SECONDS, {})
+    documents = {}
+    for name, entry in (await broker.read(WANTED)).items():
+        rollout, _, kind = name.partition(".")
+        if kind == DOCUMENT:
+            documents[rollout] = read_document(of_json(Sealed, entry.document).text.encode())
+    loud: dict[str, tuple[int, float]] = {}
+    ailing = ailments(health)
+    try:
+        loud = await broker.loud()
+        if not ailing:
+            await broker.check_room(file.replicas)
+    except FwtopError as error:
+        ailing = [*ailing, str(error)]
+    return _Seen(file, view, documents, broker.server, await broker.streams(), ailing, loud, health)
 
 
 def _status(args: argparse.Namespace) -> int:
