@@ -199,8 +199,10 @@ def activity(context: AnalysisContext, finding: Finding, pps: float) -> Activity
     gaps = [at for at in np.flatnonzero(np.diff(on) > pause).tolist() if stopped(on[at], on[at + 1])]
     starts, ends = [0, *(at + 1 for at in gaps)], [*gaps, len(on) - 1]
     pulses = tuple((float(on[a]), float(on[b])) for a, b in zip(starts, ends, strict=True))
+    if finding.state:  # it is so now, though what holds it sends a packet now and then
+        pulses = ((pulses[0][0], finish),)
     # Live rates are means over the window; the timeline keeps their peaks
     peak = Features(traffic, rows).peak_pps
     by_chance = traffic.live or finding.state or peak < context.config.min_samples
-    over = not finding.state and stopped(pulses[-1][1], finish)
+    over = stopped(pulses[-1][1], finish)
     return Activity(pulses, pps if by_chance else max(pps, peak), over, presence)

@@ -7,7 +7,17 @@ from random import Random
 
 import numpy as np
 import pytest
-from analysis_factory import address, ethernet, ip, make_batch, make_frames, make_tables, make_window, tcp
+from analysis_factory import (
+    STARTED,
+    address,
+    ethernet,
+    ip,
+    make_batch,
+    make_frames,
+    make_tables,
+    make_window,
+    tcp,
+)
 from held_tables import PORT, table
 from msgspec.structs import replace
 from test_analysis_clients import after, connected
@@ -102,6 +112,20 @@ def test_pieces_tell_of_requests_that_nobody_saw_whether_they_have_a_body(tool: 
     assert attack.kind == kind
     assert any("send form data" in line for line in attack.evidence) == (kind == "slow_body")
     assert kinds(judge(sockets, advisor, at=3.0)) == [kind], "the pieces have left the window"
+
+
+def test_one_whose_connections_send_a_line_every_five_seconds_goes_on_in_between() -> None:
+    """Between two lines of all, with a straggler, it had ended and begun again."""
+    sockets, line = table(("headers", 300, 10), *CLIENTS), b"X-a: b\r\n"
+    bursts = [(begin + 0.05 * at, segment(at, line)) for begin in (0.0, 5.0, 10.0) for at in range(10)]
+    batch = make_batch(sorted([*bursts, (1.8, segment(11, line)), (6.8, segment(11, line))]))
+    zero, advisor = int(batch.time_ns.min()), Advisor()
+    for end in (3.0, 4.0, 5.6, 7.0, 9.0, 10.6):
+        seen = (batch.time_ns >= zero + int((end - 3) * 1e9)) & (batch.time_ns < zero + int(end * 1e9))
+        window = make_window(batch.select(seen), 3.0, live=True, started=STARTED + end - 3.0)
+        window = replace(window, sockets=sockets, clock=STARTED - zero / 1e9)
+        [attack] = advisor.judge(window, make_tables(window)).attacks
+        assert (attack.letter, attack.is_on) == ("A", True)
 
 
 def test_header_lines_tell_though_the_request_could_have_a_body() -> None:
