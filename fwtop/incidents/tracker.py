@@ -337,7 +337,7 @@ def _likeness(incident: Tracked, sighting: Sighting) -> int:
             return 0
         return 4 + 2 * same_part + hits
     renamed = sighting.pulses[0][0] < incident.until - _BEFORE_SECONDS
-    return int(renamed and hits and not sighting.state)
+    return int(renamed and hits)
 
 
 def _agree(one: Match, other: Match) -> bool:
