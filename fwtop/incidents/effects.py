@@ -18,7 +18,9 @@ from msgspec.structs import replace
 
 from fwtop.analysis.classify import limited
 from fwtop.analysis.connections import SILENT_SECONDS, Held
-from fwtop.analysis.context import NO_SPOOF, AnalysisContext, Finding, Trait
+from fwtop.analysis.context import AnalysisContext, Finding, Trait
+from fwtop.analysis.proposals.bystanders import has_return_path
+from fwtop.analysis.spoofing import Spoof
 from fwtop.analysis.window.counting import among
 from fwtop.analysis.window.traffic import host_key
 from fwtop.incidents.tracker import Tracked
@@ -34,6 +36,7 @@ _MOST = 0.5  # of the packets: fwtop's rules drop them
 _NO_MORE = 1.2  # times the incident's peak, for what sampling errs by
 # Where tools go on at their pace: a connection was three packets or more, an attempt is six SYNs in a minute
 _ATTEMPTS = 2.2
+_COMPLETED = Spoof(0.0, ("the kernel has completed their connections",))
 _CUT = "a rule cut its senders off"
 _AGAIN = "that a rule cut off"
 _REQUEST_SECONDS = 1.0  # after the handshake: what was opened just before a rule lost its request to it
@@ -88,16 +91,24 @@ def parted(
     Of another kind than what was cut: more senders of that one are the same attack, and as real as they were.
     """
     cut = [one for one in known if one.shown and not one.shown.effect_of and _cut_at(one, rules) is not None]
-    return [part for finding in findings for part in _parted(context, _proven(finding, cut), cut)]
+    return [part for finding in findings for part in _parted(context, _proven(context, finding, cut), cut)]
 
 
-def _proven(finding: Finding, cut: Iterable[Tracked]) -> Finding:
-    """Return requests as those of real senders if they go on as such an attack: only answers are missing."""
-    for one in cut:
-        shown = one.shown
-        is_same = one.kind == finding.kind and one.match.dport == finding.match.dport and one.ended is None
-        if finding.requests and is_same and shown and not (shown.spoofed or shown.uncertain):
-            return replace(finding, spoof=NO_SPOOF)
+def _proven(context: AnalysisContext, finding: Finding, cut: Iterable[Tracked]) -> Finding:
+    """Return requests as those of real senders if the kernel has completed their connections.
+
+    So it has where they go on as the attack of such senders, of which a rule cut most off.
+    """
+    if not finding.requests:
+        return finding
+    same = [
+        one.shown
+        for one in cut
+        if one.kind == finding.kind and one.match.dport == finding.match.dport and one.ended is None
+    ]
+    goes_on = any(shown is not None and not (shown.spoofed or shown.uncertain) for shown in same)
+    if goes_on or (context.traffic.live and has_return_path(context, finding)):
+        return replace(finding, spoof=_COMPLETED)
     return finding
 
 

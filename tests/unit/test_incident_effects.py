@@ -348,3 +348,21 @@ def test_an_attack_is_held_off_while_the_rule_drops_what_its_senders_still_send(
         assert listed["HTTP flood"].held_pps == pytest.approx(9, abs=4)
         assert not listed["HTTP flood"].spoofed, "whoever made requests has an address of his own"
         assert not shown[-1].proposals, "nothing is left to do"
+
+
+@pytest.mark.parametrize(("handshakes", "spoofed"), [(150.0, False), (0.0, True)])
+def test_requests_over_connections_that_the_kernel_completed_are_nobodys_in_another_name(
+    handshakes: float, *, spoofed: bool
+) -> None:
+    """In the first second addresses from everywhere, each seen once or twice, looked forged."""
+    rng = Random(1)
+    anywhere = [rng.randbytes(4) for _ in range(600)]
+    frames = [
+        frame
+        for number, bot in enumerate(anywhere)
+        for frame in connection(rng, bot, 80, [REQUEST], gap=0.01, at=number / 200)
+    ]
+    window = make_window(make_batch(sorted(frames)), 3.0, live=True, started=STARTED)
+    window = replace(window, handshakes_per_s=handshakes)
+    [attack] = Advisor().judge(window, make_tables(window)).attacks
+    assert (attack.title, attack.spoofed) == ("HTTP flood", spoofed)
