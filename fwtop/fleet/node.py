@@ -47,7 +47,7 @@ _READ_SECONDS = 60.0  # between two readings of the whole board; half as long to
 _RECONNECT_SECONDS = 0.5  # after the first loss; doubled with each, and a time up to that is drawn
 _RECONNECT_MOST = 30.0
 _STEADY_SECONDS = 60.0  # a connection that lasted so long was none of a series of losses
-_FORESEE_SECONDS, _FORESEE_AGAIN_SECONDS = 2.2, 0.4  # whoever watches the traffic tells each second
+_FORESEE_SECONDS, _FORESEE_AGAIN_SECONDS = 2.0, 1.1  # whoever watches the traffic tells each second
 _AGAIN_SECONDS = 15.0  # a document that could not be handed over is offered again
 
 
