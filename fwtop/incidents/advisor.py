@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from itertools import chain
 
 import numpy as np
@@ -31,7 +30,7 @@ from fwtop.analysis.sighting import seen_until, sighting_of
 from fwtop.analysis.standing import Standing
 from fwtop.analysis.window.features import Features
 from fwtop.incidents.effects import parted, with_effects
-from fwtop.incidents.held_off import held_pps
+from fwtop.incidents.held_off import HeldOff
 from fwtop.incidents.tracker import Tracked, Tracker
 from fwtop.incidents.views import Sighted, incident_of, resting
 from fwtop.model.rule import Rule
@@ -271,18 +270,18 @@ class Advisor:
         ]
         sighted.sort(key=lambda one: one.seen.pulses[0])  # a later one may replace an earlier one
 
-        held = partial(held_pps, context, active)
+        held_off = HeldOff(context, active)
 
         def lasting(one: Tracked) -> float | None:
             if one.presence is None:
                 return None
             # Clients' packets are like theirs, and a rule leaves these alone
-            senders = one.sources if held(one) is not None else None
+            senders = one.sources if held_off.has_rule(one) else None
             return seen_until(context, one.match, one.presence, senders)
 
         seen = [one.seen for one in sighted]
         tracked = self._tracker.take(
-            window.started, now, seen, window.intervals, live=window.live, lasting=lasting, held=held
+            window.started, now, seen, window.intervals, live=window.live, lasting=lasting, held=held_off.pps
         )
         return list(zip(tracked, sighted, strict=True))
 
