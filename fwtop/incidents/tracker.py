@@ -336,7 +336,7 @@ def _likeness(incident: Tracked, sighting: Sighting) -> int:
         if incident.part and sighting.part and not same_part and not hits:
             return 0
         return 4 + 2 * same_part + hits
-    renamed = sighting.pulses[0][0] < incident.until - _BEFORE_SECONDS
+    renamed = sighting.state or sighting.pulses[0][0] < incident.until - _BEFORE_SECONDS
     return int(renamed and hits)
 
 
