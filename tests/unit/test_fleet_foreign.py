@@ -21,7 +21,7 @@ from fwtop.fleet.transport import ADMITTED, JOINING, WANTED
 from fwtop.model.errors import FwtopError
 
 
-def run(action: str, *arguments: str) -> int:
+def asked(action: str, *arguments: str) -> int:
     verb = (watch if action == "doctor" else setup).ACTIONS[action]
     parser = argparse.ArgumentParser()
     verb.arguments(parser)
@@ -34,7 +34,7 @@ def init(nats: Foreign, *more: str, url: str = "") -> Path:
     signer.write_text("ssh-ed25519 AAAA ops\n")
     given = ("--nats", url or nats.url, "--account-seed", str(nats.seed), "--account", nats.account.public)
     rest = ("--ca", str(nats.ca), "--signer", str(signer), "--directory", str(nats.directory / "fleet"))
-    assert run("init", "prod", *given, *rest, *more) == 0
+    assert asked("init", "prod", *given, *rest, *more) == 0
     return nats.directory / "fleet/operator"
 
 
@@ -45,10 +45,10 @@ def test_a_fleet_on_a_nats_of_others(tmp_path, capsys):
         assert "machines join with this address" in capsys.readouterr().out
         assert sorted(path.name for path in operators.iterdir()) == ["operator.json", "signers"]
         file = founding.read_operator(operators)
-        assert run("token", "--machines", "2", "--fleet", str(operators)) == 0
+        assert asked("token", "--machines", "2", "--fleet", str(operators)) == 0
         token = Token.of(capsys.readouterr().out)
         assert asyncio.run(_joined(nats, file, token)) == ["web-1", "web-2"]
-        assert run("doctor", "--fleet", str(operators), "--json") == 1  # no machine has a node
+        assert asked("doctor", "--fleet", str(operators), "--json") == 1  # no machine has a node
         checks = json.loads(capsys.readouterr().out)["checks"]
         bad = [one["text"] for one in checks if not one["ok"]]
         assert [line.partition(" is silent")[0] for line in bad[1:]] == ["web-1", "web-2"], bad
@@ -56,7 +56,7 @@ def test_a_fleet_on_a_nats_of_others(tmp_path, capsys):
         said = "\n".join(one["text"] for one in checks if one["ok"])
         for words in ("nats-server 2.", "certificate ends", "no machine speaks in another", "sync_interval"):
             assert words in said
-        assert run("revoke", "web-2", "--fleet", str(operators)) == 0
+        assert asked("revoke", "web-2", "--fleet", str(operators)) == 0
         assert "nsc revocations add-user" in capsys.readouterr().err
 
 

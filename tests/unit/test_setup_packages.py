@@ -72,7 +72,7 @@ BASE = {
     "sh",
     "sleep",
 }
-BASE |= {"umount", "unshare"}
+BASE |= {"tar", "umount", "unshare"}
 # Where systemd runs, they are there, and nothing else calls them.
 BASE |= {"systemctl", "systemd-run"}
 BASE |= {"geoipupdate"}  # it needs the operator's key, and whoever has that has it
