@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Flag, auto
 from functools import cached_property
 from typing import Any
@@ -132,6 +132,7 @@ class AnalysisContext(Struct, weakref=True, dict=True):
     handshakes_per_s: float | None = None  # live: completed by clients, as the kernel counts them
     tracked: TrackedFlows | None = None  # live: connections that pass through this host, too
     known: KnownPeers = KnownPeers()  # who operates this host: rules are rehearsed on them
+    attackers: Sequence[U64] = ()  # the senders of attacks so far, sorted keys as of `host_key`
 
     @cached_property
     def tcp(self) -> TcpView:

@@ -25,7 +25,7 @@ from fwtop.analysis.habits import Reading
 from fwtop.analysis.memory import CLASSES, MEMORY_SECONDS, READY_SECONDS, Baseline, classes, rates_of
 from fwtop.analysis.quarantine import Quarantine, swollen_services
 from fwtop.analysis.window.counting import among
-from fwtop.analysis.window.traffic import TCP, Rows, host_key, mix
+from fwtop.analysis.window.traffic import TCP, Rows, from_hosts, mix
 from fwtop.analysis.young import Moments, with_alike
 from fwtop.model.errors import FwtopError
 from fwtop.model.traffic.packets import F64, U8, U32, U64, Mask, PacketBatch, Window
@@ -240,13 +240,11 @@ class Learner:
 
     # -- windows
 
-    def take(
-        self, context: AnalysisContext, window: Window, *, quiet: bool, attackers: Sequence[U64] = ()
-    ) -> None:
+    def take(self, context: AnalysisContext, window: Window, *, quiet: bool) -> None:
         """Learn quiet packets with a delay; during an attack only real connections of long-known clients.
 
-        `attackers` are the sources of attacks that are on or ended some minutes ago, sorted hashes as of
-        `source_of`: what they go on sending, such as RSTs of what they left open, is nobody's habit.
+        What the senders of attacks that are on or ended some minutes ago go on sending, such as RSTs of what
+        they left open, is nobody's habit.
         """
         self.baseline.meet(window.services, window.started + window.seconds)
         if len(context.traffic) == 0:
@@ -255,10 +253,12 @@ class Learner:
         new = packets.time_ns > self._last_ns
         self._last_ns = max(self._last_ns, int(packets.time_ns.max()))
         clients = self.baseline.clients
-        if attackers:  # what they sent before the attack was named has made clients of them
-            theirs = _attacked(clients.family, clients.hi, clients.lo, attackers) & ~clients.long_known
+        if context.attackers:  # what they sent before the attack was named has made clients of them
+            theirs = (
+                from_hosts(clients.family, clients.hi, clients.lo, context.attackers) & ~clients.long_known
+            )
             clients = self.baseline.clients = clients.select(~theirs) if theirs.any() else clients
-            theirs = _attacked(packets.family, packets.src_hi, packets.src_lo, attackers)
+            theirs = from_hosts(packets.family, packets.src_hi, packets.src_lo, context.attackers)
             new &= ~theirs | among(mix(packets.src_hi, packets.src_lo), clients.source[clients.long_known])
         known = np.flatnonzero(new & context.unclaimed & context.proven)
         held = self._held(context) if quiet and window.live else np.zeros(0, np.uint32)
@@ -420,15 +420,6 @@ class Learner:
         for name in CLASSES:
             if name not in self._quarantine.waiting:
                 baseline.ceiling[name] = factor * self._usual(name)
-
-
-def _attacked(family: U8, hi: U64, lo: U64, attackers: Sequence[U64]) -> Mask:
-    """Mark the addresses that attacked."""
-    source = host_key(family, hi, lo)
-    theirs = np.zeros(len(source), np.bool_)
-    for some in attackers:
-        theirs |= among(source, some)
-    return theirs
 
 
 def _by_class(rates: F64) -> list[tuple[str, float]]:

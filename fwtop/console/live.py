@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -31,7 +31,7 @@ from fwtop.model.errors import FwtopError
 from fwtop.model.harm import ClientLoss
 from fwtop.model.rule import ACTIVE_STATES, Preview, Rule, State
 from fwtop.model.traffic.counters import Counters
-from fwtop.model.traffic.packets import PacketBatch, Window
+from fwtop.model.traffic.packets import U64, PacketBatch, Window
 from fwtop.model.traffic.snapshot import (
     Judgement,
     Origin,
@@ -72,6 +72,7 @@ class Observed(Struct, frozen=True):
     baseline: Baseline
     known: KnownPeers = KnownPeers()
     rules: tuple[Rule, ...] = ()
+    attackers: Sequence[U64] = ()  # as of AnalysisContext
 
 
 class RulePreviews:
@@ -94,8 +95,8 @@ class RulePreviews:
         try:
             with self._lock:
                 if self._judged is None or self._judged[0] is not observed:
-                    found = basis(observed.window, observed.baseline, self._config, observed.rules)
-                    self._judged = observed, found
+                    seen = observed.window, observed.baseline, self._config, observed.rules
+                    self._judged = observed, basis(*seen, observed.attackers)
                 judged = self._judged[1]
             return preview_on(rule, judged, observed.known)
         except FwtopError:
@@ -228,7 +229,8 @@ class LiveSession:
             service = replace(service, bots=True, known_per_s=known)
         surroundings = self._survey.last
         listeners = with_rates(surroundings.listeners, window)
-        self.latest = Observed(window, self._baseline, self._known(), self.rules.effective)
+        attackers, rules = self._advisor.attackers, self.rules.effective
+        self.latest = Observed(window, self._baseline, self._known(), rules, attackers)
         snapshot = Snapshot(
             host=self._host,
             origin=self._origin,

@@ -34,7 +34,7 @@ from fwtop.incidents.held_off import HeldOff
 from fwtop.incidents.tracker import Tracked, Tracker
 from fwtop.incidents.views import Sighted, incident_of, resting
 from fwtop.model.rule import Rule
-from fwtop.model.traffic.packets import NoOrigin, OriginLookup, Window
+from fwtop.model.traffic.packets import U64, NoOrigin, OriginLookup, Window
 from fwtop.model.traffic.severity import Severity
 from fwtop.model.traffic.snapshot import Incident, Judgement, Proposal, Tables
 from fwtop.rehearsal.host import KnownPeers
@@ -194,6 +194,7 @@ class Advisor:
         self.standing = Standing.unknown()  # of the sources, as of the last judgement
         self.judged: JudgedTraffic | None = None  # the last window
         self.known = KnownPeers()  # rules are rehearsed on them
+        self.attackers: Sequence[U64] = ()  # as of AnalysisContext
         self.explained: tuple[Explained, ...] = ()  # the groups of the last window, if asked to explain
         self._explains = explains
         self._lookup = lookup or NoOrigin()
@@ -230,7 +231,8 @@ class Advisor:
         quiet = not any(one.severity.is_harmful or one.effect_of for one in rest)
         harmful = (one for one in self._tracker.known if one.shown and one.shown.severity.is_harmful)
         attackers = [one.sources for one in harmful if len(one.sources)]
-        self.learner.take(context, window, quiet=quiet, attackers=attackers)
+        self.attackers = context.attackers = attackers
+        self.learner.take(context, window, quiet=quiet)
         if context.sockets is not None:
             held = {one.id: sighted.finding.held for one, sighted in named if sighted.finding.held}
             remains = [group for number, group in held.items() if number in left]

@@ -155,6 +155,7 @@ class Watched:
             unclaimed=~hit,
             proven=np.full(len(packets), proven),
             memory=SimpleNamespace(connections=ConnectionMemory()),
+            attackers=[mix(np.zeros(1, np.uint64), np.array([left], np.uint64))] if left else [],
         )
         named = [(SimpleNamespace(id=1, since=self.now - 60.0), finding)] if attacked else []
         window = SimpleNamespace(live=True, services=(), started=float(self.now), seconds=float(seconds))
@@ -162,8 +163,7 @@ class Watched:
         self.learner.obey(cast(Any, context), cast(Any, named))
         if asking is not None:
             asking.join()
-        attackers = [mix(np.zeros(1, np.uint64), np.array([left], np.uint64))] if left else []
-        self.learner.take(cast(Any, context), cast(Any, window), quiet=not attacked, attackers=attackers)
+        self.learner.take(cast(Any, context), cast(Any, window), quiet=not attacked)
         self.now += seconds
 
     def _ask(self, said: str) -> Thread:

@@ -366,3 +366,25 @@ def test_requests_over_connections_that_the_kernel_completed_are_nobodys_in_anot
     window = replace(window, handshakes_per_s=handshakes)
     [attack] = Advisor().judge(window, make_tables(window)).attacks
     assert (attack.title, attack.spoofed) == ("HTTP flood", spoofed)
+
+
+def test_who_attacked_a_moment_ago_is_no_client_to_measure_harm_on() -> None:
+    """A block of 260 bots was said to hit 4 % of client-like packets: the six that had just paused."""
+    rng, advisor = Random(1), Advisor()
+    idle = [
+        frame
+        for at in (6, 7, 8, 9)
+        for bot in BOTS[:20]
+        for frame in connection(rng, bot, 80, [b"GET / HTTP/1.0\r\n\r\n"], at=at + rng.random() / 2)
+    ]
+    going_on = [
+        frame
+        for at in (6, 7, 8, 9)
+        for bot in BOTS[20:]
+        for frame in connection(rng, bot, 80, [REQUEST] * 8, gap=0.08, at=at + rng.random() / 4)
+    ]
+    judged([*flood(rng), *idle, *going_on, *visits(rng, 10)], rule=False, advisor=advisor)
+    assert advisor.judged is not None
+    normal = set(advisor.judged.normal.packets.src_lo.tolist())
+    assert normal & {int.from_bytes(bot) for bot in BOTS} == set()
+    assert normal & {int.from_bytes(visitor) for visitor in STRANGERS[:10]}

@@ -16,11 +16,11 @@ from fwtop.analysis.proposals.census import Census, clients_of
 from fwtop.analysis.proposals.matching import Texts, payload_rows
 from fwtop.analysis.proposals.prefixes import Addresses
 from fwtop.analysis.window.tcp_view import ACK, SYN
-from fwtop.analysis.window.traffic import TCP, UDP, Rows
+from fwtop.analysis.window.traffic import TCP, UDP, Rows, from_hosts
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.roles import DNS_PORT, NTP_PORT
 from fwtop.model.rule import PayloadMatch, Rule
-from fwtop.model.traffic.packets import F64, PacketBatch
+from fwtop.model.traffic.packets import F64, Mask, PacketBatch
 from fwtop.rehearsal.host import Asked, Host, KnownPeers
 from fwtop.rehearsal.rehearse import Rehearsal, rehearse
 from fwtop.render.numbers import percent, plural
@@ -103,12 +103,7 @@ def normal_traffic(context: AnalysisContext) -> Normal:
             f"({total:,.0f} packets/s)"
         )
         return Normal(rows, pps, sentence, False, baseline.seconds, clients, baseline.doors)
-    left = (
-        (context.unclaimed & ~context.backscatter) | context.mixed_sources
-        if context.findings
-        else context.unclaimed
-    )
-    rows_left = traffic.rows(left)
+    rows_left = traffic.rows(_unexplained(context) if context.findings else context.unclaimed)
     real = float(context.tcp.real[rows_left].mean()) if len(rows_left) else 0.0
     if len(rows_left) == 0:
         sentence = "no client-like packets: client impact can't be estimated"
@@ -123,6 +118,14 @@ def normal_traffic(context: AnalysisContext) -> Normal:
     packets = traffic.packets.select(rows_left)
     pps = traffic.weight[rows_left] / traffic.seconds
     return Normal(packets, pps, sentence, True, traffic.seconds, clients, baseline.doors)
+
+
+def _unexplained(context: AnalysisContext) -> Mask:
+    """Mark the packets that no attack explains, and that nobody sends who attacked a moment ago."""
+    traffic, packets = context.traffic, context.traffic.packets
+    theirs = from_hosts(packets.family, packets.src_hi, packets.src_lo, context.attackers)
+    theirs &= ~traffic.of_sources(context.mixed_sources)
+    return np.asarray((context.unclaimed & ~context.backscatter & ~theirs) | context.mixed_sources)
 
 
 def with_unexplained(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from msgspec import Struct
@@ -23,7 +23,7 @@ from fwtop.analysis.proposals.present import lost_now
 from fwtop.analysis.proposals.signatures import matches, signatures
 from fwtop.model.harm import Reach
 from fwtop.model.rule import Preview, Rule
-from fwtop.model.traffic.packets import F64, Mask, Window
+from fwtop.model.traffic.packets import F64, U64, Mask, Window
 from fwtop.rehearsal.host import NO_PEERS, KnownPeers
 from fwtop.render.numbers import percent
 from fwtop.rules.kinds import drops_nothing, of
@@ -46,10 +46,12 @@ def basis(
     baseline: Baseline | None = None,
     config: AdviseConfig | None = None,
     active: Iterable[Rule] = (),
+    attackers: Sequence[U64] = (),
 ) -> Basis:
-    """Judge a window: find its attacks and its normal traffic."""
+    """Judge a window: find its attacks and its normal traffic; `attackers` as of AnalysisContext."""
     config = config or AdviseConfig()
     context = make_context(window, config, baseline or Baseline())
+    context.attackers = attackers
     found_all = find_attacks(context)
     findings = [finding for finding in found_all if not finding.state]
     held = tuple(finding for finding in found_all if finding.held is not None)

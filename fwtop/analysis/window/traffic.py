@@ -54,6 +54,15 @@ def host_key(family: U8, hi: U64, lo: U64) -> U64:
     return mix(hi, np.where(family == 6, np.uint64(0), lo))
 
 
+def from_hosts(family: U8, hi: U64, lo: U64, hosts: Sequence[U64]) -> Mask:
+    """Mark the addresses that are among some; each of `hosts` holds sorted keys as of `host_key`."""
+    source = host_key(family, hi, lo)
+    found = np.zeros(len(source), np.bool_)
+    for some in hosts:
+        found |= among(source, some)
+    return found
+
+
 def chances(n: int, seed: int) -> F64:
     """Return n numbers from 0 to 1 that look random, always the same ones for a seed.
 
