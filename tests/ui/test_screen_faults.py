@@ -23,6 +23,7 @@ import fwtop.ui.actions.row_actions
 import fwtop.ui.app
 from fwtop.console.feed import LiveFeed
 from fwtop.model.errors import FwtopError
+from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.sandbox.crash_log import CrashLog
 from fwtop.ui.actions.dialog import DetailsDialog
 from fwtop.ui.actions.rule_dialog import RuleDialog
@@ -269,6 +270,10 @@ class Watch:
     def __init__(self, *errors: Exception | None) -> None:
         self.errors = list(errors)
         self.runs = 0
+        self.session = self
+
+    def take(self, shown: Snapshot) -> Snapshot:
+        return shown
 
     def run(self, stop: threading.Event, seconds: float, deliver: Callable[[Any], None]) -> None:
         self.runs += 1
