@@ -23,7 +23,7 @@ from fwtop.analysis.proposals.bystanders import has_return_path
 from fwtop.analysis.spoofing import Spoof
 from fwtop.analysis.window.counting import among
 from fwtop.analysis.window.traffic import host_key
-from fwtop.incidents.tracker import Tracked
+from fwtop.incidents.tracker import CEASES_SECONDS, Tracked
 from fwtop.incidents.views import Sighted
 from fwtop.model.rule import Rule
 from fwtop.model.traffic.packets import F64, U64
@@ -148,6 +148,7 @@ def _cut_off(
     senders = np.concatenate([one.sources for one in causes]) if causes else np.zeros(0, np.uint64)
     for cause in causes:
         may_be = cause is tracked or _began_after(cause, tracked, finding, context)
+        may_be = may_be or _began_with(cause, tracked, incident)
         if not may_be or not _comes_of(cause, senders, context, finding, incident):
             continue
         if cause is not tracked:
@@ -174,7 +175,8 @@ def _effect(incident: Incident, cause: int, kind: str, target: str) -> Incident:
 
 def _cut_at(one: Tracked, rules: Iterable[Rule]) -> float | None:
     """Return when the first rule in force was installed during an incident whose sources are known."""
-    times = [rule.created for rule in rules if one.began <= rule.created <= (one.ended or np.inf)]
+    last = np.inf if one.ended is None else one.ended + CEASES_SECONDS
+    times = [rule.created for rule in rules if one.began <= rule.created <= last]
     return min(times) if times and len(one.sources) else None
 
 
@@ -186,6 +188,12 @@ def _began_after(cause: Tracked, tracked: Tracked, finding: Finding, context: An
     age = finding.held.connections.since_received
     after = age <= now - cause.cut_since + _REQUEST_SECONDS
     return float((after & (age >= now - cause.cut_until - _JUDGED_SECONDS)).mean()) >= _NEARLY_ALL
+
+
+def _began_with(cause: Tracked, tracked: Tracked, incident: Incident) -> bool:
+    """Check whether what is new since a rule began as part of its cause: a slow attack opens by SYNs, too."""
+    is_new = tracked.shown is None or tracked.shown.cause == cause.id
+    return is_new and cause.began - 1.0 <= tracked.began < cause.cut_since and incident.mine_share >= _MOST
 
 
 def _comes_of(

@@ -14,13 +14,11 @@ import numpy as np
 from fwtop.analysis.context import AnalysisContext
 from fwtop.analysis.window.counting import among
 from fwtop.analysis.window.traffic import host_key
-from fwtop.incidents.tracker import Tracked
+from fwtop.incidents.tracker import CEASES_SECONDS, Tracked
 from fwtop.model.rule import Rule
 from fwtop.model.traffic.counters import DropCount
 from fwtop.model.traffic.packets import F64, U64, Mask, PacketBatch
 from fwtop.stats.ledger import attributed, number_of
-
-_CEASES_SECONDS = 5.0  # between an attack's last packet and a rule: its window is that long with what waits
 
 
 class HeldOff:
@@ -46,7 +44,7 @@ class HeldOff:
         return packets and packets * self._part(against, one) / max(self._context.counters.seconds, 1e-6)
 
     def _against(self, one: Tracked) -> set[str]:
-        last = one.until + _CEASES_SECONDS
+        last = one.until + CEASES_SECONDS
         return {rule.id for rule in self._rules if one.began <= rule.created <= last}
 
     def _part(self, rules: set[str], one: Tracked) -> float:

@@ -23,6 +23,9 @@ from fwtop.model.traffic.snapshot import Incident
 LEAST_PAUSE_SECONDS = 3.0  # a shorter pause ends nothing
 FIRST_PAUSE_SECONDS = 10.0  # the longest that the first pause may last: it is not yet known to pulse
 LONGEST_PAUSE_SECONDS = 60.0  # of one that pulses
+CEASES_SECONDS = (
+    5.0  # between its last packet and the rule that cut it off: windows are long, and keys take time
+)
 _LONGER = 1.25  # times its pulses: how regular pulses are
 _PAUSES = 1.5  # times the longest pause so far
 
@@ -150,7 +153,7 @@ class Tracker:
         for one in going_on:
             if one.noted < end:
                 self._go_on(one, *unjudged)
-                self._rest(one, end, lasting(one))
+                self._rest(one, end, lasting(one), is_cut=held(one) is not None)
         for one in self.open:
             self._hold(one, started, end, held)
         for sighting, one in zip(sightings, result, strict=True):
@@ -202,7 +205,7 @@ class Tracker:
                     break
                 one.note_pulse(one.until, poll.started + poll.seconds, after_pause=False)
 
-    def _rest(self, one: Tracked, end: float, seen: float | None) -> None:
+    def _rest(self, one: Tracked, end: float, seen: float | None, *, is_cut: bool) -> None:
         """Decide what it means that no sighting continues an incident: a pause, its end, or a blind spot."""
         unnamed = self._sampled_seconds(one.noted) > _UNNAMED_SECONDS
         was_on = one.paused is None  # a proven pause ends by a name: clients' packets may be alike
@@ -217,7 +220,9 @@ class Tracker:
         if proven:
             one.paused = one.until
         held = one.held_until and end - one.held_until <= LONGEST_PAUSE_SECONDS
-        if not held and end - one.until > (one.pause_limit_seconds if proven else self._blind_seconds):
+        least = FIRST_PAUSE_SECONDS if is_cut else 0.0  # until it shows whether its senders go on
+        limit = max(one.pause_limit_seconds, least) if proven else self._blind_seconds
+        if not held and end - one.until > limit:
             one.paused, one.ended, one.found_over = None, one.until, end
 
     def _hold(

@@ -212,7 +212,8 @@ def _few_words(text: str, room: int) -> str:
 def _badge(verdict: Verdict, *, bar: bool) -> Line:
     style = _STYLES[verdict.badge]
     if verdict.badge is Badge.PARTLY:
-        return [(f" PARTLY {verdict.stopped * 100:.0f} % STOPPED ", style)]
+        part = f" {verdict.stopped * 100:.0f} % STOPPED" if verdict.attack_pps > 0 else ""
+        return [(f" PARTLY{part} ", style)]
     if verdict.badge is not Badge.TRIAL:
         return [(f" {'✖ ' if verdict.badge is Badge.HARM else ''}{verdict.badge} ", style)]
     line: Line = [(f" TRIAL {duration(verdict.seconds_left)} ", style)]

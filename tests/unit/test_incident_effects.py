@@ -252,6 +252,17 @@ def test_retries_of_slow_bots_keep_the_name_of_their_attack() -> None:
     assert cause.holds == 600
 
 
+def test_retries_begin_with_the_openings_where_a_key_was_pressed_in_an_attack_s_first_second() -> None:
+    """One window showed both, and their SYNs as a flood that was there before the rule."""
+    rng, slow, calm = Random(1), held("headers", 4), table(("kept alive", 60, 30))
+    openings = syns(rng, BOTS, times=4, at=5.2, seconds=0.75)
+    found = judged(
+        [*openings, *syns(rng, BOTS, times=12)], sockets=lambda end: slow if 5 <= end <= CUT else calm
+    )
+    assert found["syn_flood"].since < STARTED + CUT
+    assert found["syn_flood"].title == "Retries of Slow headers (Slowloris)"
+
+
 def test_what_a_string_rule_leaves_open_is_no_attack_of_its_own() -> None:
     """Handshakes pass and requests don't: to the server these are connections on which nothing is sent."""
     rng = Random(1)
