@@ -93,11 +93,10 @@ class Normal(Struct, frozen=True, dict=True):
 def normal_traffic(context: AnalysisContext) -> Normal:
     """Return the baseline, else an estimate from the packets that no attack explains."""
     baseline, traffic, clients = context.baseline, context.traffic, clients_of(context)
-    if baseline.ready:
-        rows = baseline.rows
-        total = sum(baseline.mean.values())
-        weights = float(rows.weight.sum())
-        pps = rows.weight * (total / weights if weights else 0.0)
+    rows, total = baseline.rows, sum(baseline.mean.values())
+    weights = float(rows.weight.sum())
+    if baseline.ready and weights * total > 0:  # shares of nothing would be no numbers
+        pps = rows.weight * (total / weights)
         sentence = (
             f"baseline: {len(rows):,} packets sampled over {baseline.seconds:,.0f} quiet seconds "
             f"({total:,.0f} packets/s)"
