@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -21,7 +22,7 @@ from fwtop.model.traffic.session import AttackEvidence, Event
 from fwtop.model.traffic.snapshot import Origin, Snapshot
 from fwtop.rules.costs import load_costs
 from fwtop.store.baselines import BaselineStore
-from fwtop.store.directory import SESSION_DIRECTORY
+from fwtop.store.directory import SESSION_DIRECTORY, session_paths
 from fwtop.store.history import HistoryWriter
 from fwtop.store.reader import load_session
 from fwtop.store.trends import session_trends
@@ -78,6 +79,9 @@ class Recorder:
         self._news_until = 0.0
         self._began = time.time()
         self._interruption: tuple[Event, ...] = ()  # not stored yet
+        self._before: list[Path] = []
+        with suppress(FwtopError):
+            self._before = session_paths(self._sessions)
         # A crashed session may be large: checking it must not delay the first tick.
         self._upkeep = threading.Thread(target=self._put_in_order, name="upkeep", daemon=True)
         self._upkeep.start()
@@ -153,7 +157,7 @@ class Recorder:
         self._upkeep.join()
 
     def _put_in_order(self) -> None:
-        found = interruption(self._sessions, self._began, self._interfaces, self._netns)
+        found = interruption(self._before, self._began, self._interfaces, self._netns)
         self._interruption = () if found is None else (found,)
         lines = put_in_order(self._sessions)
         if lines:

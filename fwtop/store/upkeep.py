@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from collections.abc import Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -87,20 +88,20 @@ _LONGEST_SECONDS = 7 * 86_400.0  # a longer gap says nothing of this recording
 
 
 def interruption(
-    directory: Path, began: float, interfaces: tuple[str, ...], netns: str | None
+    before: Sequence[Path], began: float, interfaces: tuple[str, ...], netns: str | None
 ) -> Event | None:
     """Return the event that ends a gap in what was recorded of these interfaces, None if there is none.
 
-    A gap follows a session that did not end cleanly: its process was killed, or the machine stopped. `began`
-    is when this recording began, Unix seconds. To be called before old sessions are put in order, which
+    A gap follows a session that did not end cleanly: its process was killed, or the machine stopped. `before`
+    are the sessions that were there when this recording began (Unix seconds), the oldest first: its own may
+    say an earlier time, that of its first packets. To be called before old sessions are put in order, which
     locks them as if they were running.
     """
-    with suppress(FwtopError):
-        for path in reversed(session_paths(directory)[-_LOOKED_AT:]):
-            with suppress(FwtopError):
-                info = session_info(path)
-                if (info.interfaces, info.netns) == (interfaces, netns) and info.started < began:
-                    return _told(info, began)
+    for path in reversed(before[-_LOOKED_AT:]):
+        with suppress(FwtopError):
+            info = session_info(path)
+            if (info.interfaces, info.netns) == (interfaces, netns):
+                return _told(info, began)
     return None
 
 

@@ -7,6 +7,7 @@ from systemd_container import SOON, told_by
 
 from fwtop.model.paths import ROOT, SERVICE_UNIT
 
+pytestmark = pytest.mark.kernel
 # What is told is a line a fact: its name, then what was seen.
 _SCRIPT = """\
 mount -t bpf bpf /sys/fs/bpf

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,10 +17,10 @@ from msgspec.structs import replace
 from stored_samples import session_ticks
 from stored_sessions import path_of, writer
 
-from fwtop.console import headless
+from fwtop.console import headless, recorder
 from fwtop.console.headless import StatusLine
 from fwtop.console.recorder import Recorder
-from fwtop.model.traffic.session import EventKind
+from fwtop.model.traffic.session import Event, EventKind
 from fwtop.model.traffic.snapshot import Origin
 from fwtop.store.reader import list_sessions, load_session, replay
 
@@ -126,6 +127,32 @@ def test_a_session_tells_since_when_nothing_was_recorded_if_the_one_before_was_k
         before, _, why = events[0].text.partition(": ")
         assert re.fullmatch(r"nothing was recorded in the 1m(\d\ds)? before this session", before)
         assert why == f"what recorded {killed} was killed, or the machine stopped"
+
+
+def test_a_session_that_begins_before_those_of_the_past_were_looked_at_tells_it_as_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a busy machine it found its own file, which began with older packets, and looked no further."""
+    tick, written, find = session_ticks()[0], threading.Event(), recorder.interruption
+
+    def late(*words: Any) -> Event | None:
+        written.wait(20)
+        return find(*words)
+
+    first = Recorder("web-1", ORIGIN, tmp_path)
+    first.write(replace(tick, started=time.time() - 60 - tick.seconds))
+    first.close(clean=False)
+    monkeypatch.setattr(recorder, "interruption", late)
+    second = Recorder("web-1", ORIGIN, tmp_path)
+    second.write(replace(tick, started=time.time() - tick.seconds))
+    written.set()
+    second.wait()
+    second.write(replace(tick, started=time.time() - tick.seconds + 1))
+    assert second.path is not None
+    assert [event.kind for event in load_session(second.path).events if event.subject == "recording"] == [
+        EventKind.STORING_RESUMED
+    ]
+    second.close(clean=True)
 
 
 def test_an_unclean_end_leaves_one_file_that_counts_as_crashed(tmp_path: Path) -> None:

@@ -60,6 +60,12 @@ def test_no_two_test_files_have_one_name() -> None:
     assert [name for name, count in names.items() if count > 1] == []
 
 
+def test_each_kernel_test_says_that_it_is_one() -> None:
+    """Without the mark it neither skips without root nor may run again alone."""
+    files = (ROOT / "tests/kernel").glob("test_*.py")
+    assert [path.name for path in files if "pytest.mark.kernel" not in path.read_text()] == []
+
+
 def run(directory: Path, text: str, *words: str) -> subprocess.CompletedProcess[str]:
     """Run tests with the suite's own conftest."""
     (directory / "test_made.py").write_text(HEAD + text)
