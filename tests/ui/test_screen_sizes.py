@@ -91,10 +91,10 @@ def bounded_steps(most: int) -> Iterator[None]:
     try:
         yield
         check()
-    finally:
-        profile.disable()
+    finally:  # the last: a signal would enable it again, and Python 3.13 has one profiler at a time
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
         signal.signal(signal.SIGVTALRM, before)
+        profile.disable()
 
 
 async def resize(run: Run, width: int, height: int) -> None:
