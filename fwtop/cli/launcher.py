@@ -24,7 +24,7 @@ from fwtop.dissect.supervisor import start_dissector
 from fwtop.kernel import namespaces
 from fwtop.kernel.descriptors import close_all
 from fwtop.kernel.programs import module_argv
-from fwtop.kernel.waiting import waiting
+from fwtop.kernel.waiting import CLEAR_LINE, waiting
 from fwtop.model.errors import CONSOLE_DATA_BYTES, FwtopError
 from fwtop.model.paths import CONSOLE_USER, ROOT
 from fwtop.model.wire import to_json
@@ -64,13 +64,14 @@ def launch(options: Options, interfaces: Sequence[str] = ()) -> int:
     mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     if options.service_fd is not None:
         _become_console(options, interfaces, mine, theirs)
+    terminal = _terminal_state()  # before the console changes it, which a busy machine may run first
     console = _start_console(options, theirs)
     theirs.close()
     if dissector is not None:
         dissector.close()
     with waiting("starting to watch") if options.mode == "tui" else contextlib.nullcontext():
         _hand_over(mine, options, interfaces)
-    return _wait(console)
+    return _wait(console, terminal)
 
 
 def _hand_over(mine: socket.socket, options: Options, interfaces: Sequence[str]) -> None:
@@ -168,9 +169,8 @@ def _environment() -> dict[str, str]:
     return kept | {"PATH": "/usr/bin:/bin", "HOME": "/var/lib/fwtop", "PYTHONUTF8": "1"} | _FRUGAL
 
 
-def _wait(console: int) -> int:
+def _wait(console: int, terminal: tuple[int, list[Any]] | None) -> int:
     """Wait for the console, forward signals, and restore the terminal if the console could not."""
-    terminal = _terminal_state()
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _forward_to(console))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -206,7 +206,7 @@ def _terminal_state() -> tuple[int, list[Any]] | None:
 def _restore_terminal(descriptor: int, attributes: list[Any], *, killed: bool) -> None:
     with contextlib.suppress(termios.error, OSError):
         if killed and os.isatty(2):
-            os.write(2, _RESTORE_SCREEN)
+            os.write(2, _RESTORE_SCREEN + CLEAR_LINE.encode())
         # If the console left us in a background process group, tcsetattr() must not stop us.
         signal.signal(signal.SIGTTOU, signal.SIG_IGN)
         termios.tcsetattr(descriptor, termios.TCSADRAIN, attributes)

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 _TURNS = "|/-\\"
 _TURN_SECONDS = 0.25
-_CLEAR = "\r\x1b[K"
+CLEAR_LINE = "\r\x1b[K"
 
 
 @contextmanager
@@ -26,7 +26,7 @@ def waiting(words: str) -> Iterator[None]:
         passed = 0.0
         while True:
             line = f" {_TURNS[int(passed / _TURN_SECONDS) % 4]} fwtop: {passed:.1f} s  {words} …"
-            print(f"{_CLEAR}{line[: shutil.get_terminal_size().columns - 1]}", end="", flush=True)
+            print(f"{CLEAR_LINE}{line[: shutil.get_terminal_size().columns - 1]}", end="", flush=True)
             if ended.wait(_TURN_SECONDS):
                 break
             passed = time.monotonic() - began
@@ -38,4 +38,4 @@ def waiting(words: str) -> Iterator[None]:
     finally:
         ended.set()
         thread.join()
-        print(_CLEAR, end="", flush=True)
+        print(CLEAR_LINE, end="", flush=True)
