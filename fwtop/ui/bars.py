@@ -14,7 +14,7 @@ from fwtop.model.traffic.session import EventKind
 from fwtop.model.traffic.snapshot import NOTHING, Snapshot
 from fwtop.ui.feed import PlayerState
 from fwtop.ui.graph import Graph, Unit
-from fwtop.ui.header import HeaderState, header_lines
+from fwtop.ui.header.lines import HeaderState, header_lines
 from fwtop.ui.keys import KEY_MAP, Here
 from fwtop.ui.layout import MINIMUM, Box, Clicked, Lines
 from fwtop.ui.lists.history import History

@@ -22,7 +22,7 @@ from fwtop.ui.actions.session_actions import SessionActions
 from fwtop.ui.actions.tab_actions import TabActions
 from fwtop.ui.bars import not_acting, pending
 from fwtop.ui.graph import LABEL, LEGEND
-from fwtop.ui.header import HeaderState
+from fwtop.ui.header.lines import HeaderState
 from fwtop.ui.keys import KEY_MAP, Here
 from fwtop.ui.layout import HEADER_ROWS, Box, Guarded
 from fwtop.ui.lists.attacks import setup_lines

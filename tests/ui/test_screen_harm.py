@@ -20,7 +20,7 @@ from fwtop.render.verdict import Badge, verdict_of
 from fwtop.store.events import derive
 from fwtop.ui.attention import BELL, Attention
 from fwtop.ui.format import about
-from fwtop.ui.header import HeaderState, header_lines
+from fwtop.ui.header.lines import HeaderState, header_lines
 from fwtop.ui.keys import KEY_MAP
 from fwtop.ui.lists.attacks import ATTACK_VIEW
 from fwtop.ui.lists.history import History

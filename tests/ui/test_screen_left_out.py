@@ -17,7 +17,7 @@ from fwtop.render.rows import ROW_TYPES
 from fwtop.render.rows.field import Unit
 from fwtop.ui.bars import time_bar
 from fwtop.ui.format import shortened
-from fwtop.ui.header import HeaderState, header_lines, verdict_line
+from fwtop.ui.header.lines import HeaderState, header_lines, verdict_line
 from fwtop.ui.lists.history import History
 from fwtop.ui.lists.table import WRITTEN
 from fwtop.ui.lists.traffic import traffic_items

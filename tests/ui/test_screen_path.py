@@ -27,7 +27,7 @@ from fwtop.model.traffic.snapshot import (
     Surroundings,
 )
 from fwtop.render.drop_words import reason_words
-from fwtop.ui.header import rates_line
+from fwtop.ui.header.lines import rates_line
 from fwtop.ui.lists.path import RECORDED, bar_cells, path_lines, stage_details
 from fwtop.ui.lists.stages import Stage, stages_of
 from fwtop.ui.style import BAD, DIM, ELSEWHERE, GOOD, Line, width_of

@@ -23,7 +23,7 @@ from fwtop.model.traffic.severity import Harm, Resource, Severity
 from fwtop.model.traffic.snapshot import Destination, Judgement, LedgerRow, Share, Snapshot
 from fwtop.render.observation import observation_json
 from fwtop.render.verdict import Badge, verdict_of
-from fwtop.ui.header import HeaderState, _few_words, header_lines, rates_line, verdict_line
+from fwtop.ui.header.lines import HeaderState, _few_words, header_lines, rates_line, verdict_line
 from fwtop.ui.lists.history import Clients, History
 from fwtop.ui.style import TEXT, Line, width_of
 

@@ -18,7 +18,7 @@ from fwtop.model.rule import Kind, Match, Rule, RuleStatus, State
 from fwtop.model.traffic.snapshot import Origin, Snapshot
 from fwtop.render.observation import observation_json
 from fwtop.store.events import derive
-from fwtop.ui.header import HeaderState, header_lines
+from fwtop.ui.header.lines import HeaderState, header_lines
 from fwtop.ui.lists.attacks import ATTACK_VIEW
 from fwtop.ui.lists.details import attack_lines
 from fwtop.ui.lists.history import History

@@ -11,8 +11,9 @@ from fwtop.model.traffic.snapshot import Incident, Snapshot
 from fwtop.render.numbers import DAY_AND_TIME, utc
 from fwtop.render.rows.defence import holding, taken
 from fwtop.render.verdict import Badge, Verdict, attack_pps, attacks_of, left_open, verdict_of
-from fwtop.ui.clients import clients_forms
 from fwtop.ui.format import about, bits, duration, number, percent, shortened
+from fwtop.ui.header.clients import clients_forms
+from fwtop.ui.header.trial import trial_parts
 from fwtop.ui.keys import KEY_MAP
 from fwtop.ui.lists.history import Clients, History
 from fwtop.ui.lists.stages import CONNTRACK_ALARM, FULL, loses_most, soon_full
@@ -38,7 +39,6 @@ from fwtop.ui.style import (
     spread,
     width_of,
 )
-from fwtop.ui.trial import trial_parts
 
 
 class HeaderState(Struct, frozen=True):

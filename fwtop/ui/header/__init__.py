@@ -1,0 +1,1 @@
+"""The header: verdict, trial, rates and clients."""
