@@ -12,15 +12,16 @@ from typing import Any
 
 from guardian_bench import Bench
 from msgspec import Struct
+from msgspec.structs import replace
 
 from fwtop.client.discovery import GuardianClient
 from fwtop.fleet.document import Action, Confirmation, Document, Sealed, digest, read_document
 from fwtop.fleet.signing import ConfirmKey, seal
-from fwtop.guardian.fleet.record import log_lines
+from fwtop.guardian.fleet.record import RECORD, Known, log_lines
 from fwtop.model.errors import FwtopError
 from fwtop.model.paths import fleet_directory, fleet_records
-from fwtop.model.protocol import FleetConfirm, FleetDocument, FleetStatus
-from fwtop.model.wire import of_json
+from fwtop.model.protocol import FleetConfirm, FleetDocument, FleetStatus, Undo
+from fwtop.model.wire import of_json, to_json
 
 FLEET = "prod"
 SIGNERS = ("alice", "bob", "mallory")  # mallory is in no file
@@ -117,6 +118,20 @@ def stage(guardian: GuardianClient, rollout: str) -> str:
 
 def events(member: Member) -> list[dict[str, Any]]:
     return [of_json(dict[str, Any], line) for line in log_lines(member.records)]
+
+
+def reboot(bench: Bench, member: Member, **changed: Any) -> Known:
+    """Stop the guardian and end its rules as a reboot does; return what it knows then, so changed."""
+    bench.kill_guardian()
+    record = member.records / RECORD
+    known = of_json(Known, record.read_bytes())
+    with bench.connect() as guardian:
+        guardian.demand(Undo(all=True))
+    bench.kill_guardian()
+    rollouts = {name: replace(one, boot="the one before", **changed) for name, one in known.rollouts.items()}
+    known = replace(known, rollouts=rollouts)
+    record.write_bytes(to_json(known))
+    return known
 
 
 def last(member: Member, name: str = "event") -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fleet_bench import Member, confirm, deliver, events, last, member_of, refusal, stage
+from fleet_bench import Member, confirm, deliver, events, last, member_of, reboot, refusal, stage
 from guardian_bench import Bench
 from msgspec.structs import replace
 
@@ -161,14 +161,7 @@ def test_after_a_reboot_what_was_kept_comes_back_for_the_time_that_it_has_left(
             deliver(guardian, sealed)
             confirm(guardian, key, sealed, Action.KEEP, 5)
             deliver(guardian, sealed)  # waits for what is written
-            bench.kill_guardian()
-        record = member.records / RECORD
-        known = of_json(Known, record.read_bytes())
-        with bench.connect() as guardian:
-            guardian.demand(Undo(all=True))
-        bench.kill_guardian()
-        one = replace(known.rollouts["r1"], boot="the one before", until=time.time() + 100)
-        record.write_bytes(to_json(replace(known, rollouts={"r1": one})))
+            known = reboot(bench, member, until=time.time() + 100)
         with bench.connect() as guardian:
             assert (stage(guardian, "r1"), bench.path(4).passes()) == ("kept", True)
             assert refusal(confirm, guardian, key, sealed, Action.KEEP, 5)[0] == "over"  # the document first
@@ -179,8 +172,8 @@ def test_after_a_reboot_what_was_kept_comes_back_for_the_time_that_it_has_left(
             assert rule.rule.ttl_seconds <= 100
             guardian.demand(Undo(all=True))
         bench.kill_guardian()
-        one = replace(one, until=time.time() - 1)
-        record.write_bytes(to_json(replace(known, rollouts={"r1": one})))
+        one = replace(known.rollouts["r1"], until=time.time() - 1)
+        (member.records / RECORD).write_bytes(to_json(replace(known, rollouts={"r1": one})))
         with bench.connect() as guardian:  # its time was over while the machine was off
             assert (stage(guardian, "r1"), refusal(deliver, guardian, sealed)[0]) == ("expired", "over")
 

@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from fleet_bench import Member, confirm, deliver, last, member_of, refusal, stage
+from fleet_bench import Member, confirm, deliver, last, member_of, reboot, refusal, stage
 from guardian_bench import Bench
 from msgspec.structs import replace
 
 from fwtop.client.discovery import GuardianClient
 from fwtop.fleet.document import Action, Document, Sealed
 from fwtop.fleet.signing import ConfirmKey
-from fwtop.guardian.fleet.record import RECORD, Known
-from fwtop.model.protocol import FleetStatus, Keep, RuleMode, Undo
+from fwtop.model.protocol import FleetStatus, Keep, RuleMode
 from fwtop.model.rule import Mode
-from fwtop.model.wire import of_json, to_json
 
 pytestmark = pytest.mark.kernel
 
@@ -127,14 +125,7 @@ def test_a_switch_comes_back_after_a_reboot(bench: Bench, member: Member, poll_u
                 confirm(guardian, key, one, Action.KEEP, 5)
             poll_until(lambda: last(member) == "kept")
             deliver(guardian, block)
-            bench.kill_guardian()
-        record = member.records / RECORD
-        known = of_json(Known, record.read_bytes())
-        with bench.connect() as guardian:
-            guardian.demand(Undo(all=True))
-        bench.kill_guardian()
-        rebooted = {name: replace(one, boot="the one before") for name, one in known.rollouts.items()}
-        record.write_bytes(to_json(replace(known, rollouts=rebooted)))
+            reboot(bench, member)
         with bench.connect() as guardian:
             for key, one in both:
                 assert deliver(guardian, one)["rollouts"][0]["stage"] == "trial"
