@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-_PLATFORMS = (
+_PLATFORMS = (  # every number is 0 here, and in what is looked for
     "Windows NT 0.0", "Windows NT 0.0; Win0; x0", "Windows NT 0.0; WOW0", "Windows NT 0.0; Win0; x0; rv:0.0",
     "X0; Linux x0_0", "X0; Linux x0_0; rv:0.0", "X0; Ubuntu; Linux x0_0; rv:0.0", "X0; CrOS x0_0 0.0.0",
     "Macintosh; Intel Mac OS X 0_0_0", "Macintosh; Intel Mac OS X 0.0; rv:0.0", "Linux; Android 0; K",
